@@ -1,0 +1,11 @@
+"""What smon_rt raises. A message is one line: what, which file or name, what to do."""
+
+from __future__ import annotations
+
+
+class SmonError(Exception):
+    """Base of every error that smon_rt raises on purpose; the command line prints it and exits with 2."""
+
+
+class TraceError(SmonError):
+    """A trace or its metadata cannot be read, or the two contradict each other."""

@@ -1,0 +1,59 @@
+"""Hands the extension modules to CMake; everything else is in pyproject.toml.
+
+`pip install -e .` builds in build/release by the release preset, the same tree that `cmake --build` uses, and leaves the
+modules in python/smon_rt. A wheel is built apart, in pip's own temporary folder, without tests.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from setuptools import Extension, setup
+from setuptools.command.build_ext import build_ext
+
+ROOT = Path(__file__).resolve().parent
+
+
+def find_program(name: str) -> str:
+    """A program of this Python's environment first: a stale one on PATH may be too old."""
+    beside_python = Path(sys.executable).parent / name
+    found = str(beside_python) if beside_python.exists() else shutil.which(name)
+    if found is None:
+        raise SystemExit(f"{name} is not installed: run `pip install {name}`")
+    return found
+
+
+class CMakeBuild(build_ext):
+    """Builds all extensions in one CMake run."""
+
+    def run(self) -> None:
+        cmake, ninja = find_program("cmake"), find_program("ninja")
+        import pybind11
+
+        settings = {
+            "CMAKE_MAKE_PROGRAM": ninja,
+            "Python_EXECUTABLE": sys.executable,
+            "pybind11_DIR": pybind11.get_cmake_dir(),
+        }
+        if self.inplace:
+            build_dir = ROOT / "build" / "release"
+            configure = [cmake, "--preset", "release"]
+        else:
+            build_dir = Path(self.build_temp).resolve()
+            configure = [cmake, "-S", str(ROOT), "-B", str(build_dir), "-G", "Ninja"]
+            settings |= {
+                "CMAKE_BUILD_TYPE": "Release",
+                "SMON_RT_BUILD_TESTS": "OFF",
+                "SMON_RT_PYTHON_OUTPUT_DIR": str(Path(self.build_lib).resolve() / "smon_rt"),
+            }
+        jobs = os.environ.get("CMAKE_BUILD_PARALLEL_LEVEL", str(os.cpu_count() or 1))
+        targets = [extension.name.rpartition(".")[2] for extension in self.extensions]
+        subprocess.run([*configure, *(f"-D{key}={value}" for key, value in settings.items())], cwd=ROOT, check=True)
+        subprocess.run([cmake, "--build", str(build_dir), "-j", jobs, "--target", *targets], cwd=ROOT, check=True)
+
+
+setup(ext_modules=[Extension("smon_rt._analysis", sources=[])], cmdclass={"build_ext": CMakeBuild})
