@@ -1,7 +1,7 @@
 """Hands the extension modules to CMake; everything else is in pyproject.toml.
 
-`pip install -e .` builds in build/release by the release preset, the same tree that `cmake --build` uses, and leaves the
-modules in python/smon_rt. A wheel is built apart, in pip's own temporary folder, without tests.
+`pip install -e .` builds in build/release by the release preset, the same tree that `cmake --build` uses, and leaves
+the modules in python/smon_rt. A wheel is built apart, in pip's own temporary folder, without tests.
 """
 
 from __future__ import annotations

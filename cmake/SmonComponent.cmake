@@ -10,11 +10,12 @@
 #
 #   smon_test(NAME op_graph_test LABEL unit SOURCES op_graph_test.cc DEPENDS analysis)
 #       GoogleTest program; each TEST is one ctest. LABEL: unit contract integration golden gpu slow. Lives in
-#       tests/<kind>/<component>/CMakeLists.txt, which tests/CMakeLists.txt adds.
+#       tests/<kind>/<component>/CMakeLists.txt, which tests/<kind>/CMakeLists.txt adds.
 #
-#   smon_fuzzer(NAME op_table_fuzzer SOURCES op_table_fuzzer.cc DEPENDS analysis [CORPUS corpus/op_table])
-#       A file with LLVMFuzzerTestOneInput in tests/fuzz. In the fuzz preset: a libFuzzer program, run by
-#       `make fuzz`. In the others: a program that replays the files of CORPUS, as a ctest of label fuzz.
+#   smon_fuzzer(NAME op_table_fuzzer SOURCES op_table_fuzzer.cc DEPENDS analysis)
+#       A file with LLVMFuzzerTestOneInput in tests/fuzz; its seeds, and what it once found, in
+#       tests/fuzz/corpus/op_table_fuzzer/. In the fuzz preset: a libFuzzer program, run by `make fuzz`. In the
+#       others: a program that replays the corpus, as a ctest of label fuzz.
 #
 # Libraries and executables land under build/<preset>/ in the folder of their CMakeLists.txt; programs in
 # build/<preset>/bin, fuzzers in build/<preset>/fuzzers.
@@ -97,24 +98,18 @@ function(smon_test)
 endfunction()
 
 function(smon_fuzzer)
-  cmake_parse_arguments(PARSE_ARGV 0 arg "" "NAME;CORPUS" "SOURCES;DEPENDS")
-  if(SMON_RT_FUZZERS)
-    add_executable(${arg_NAME} ${arg_SOURCES})
-    smon_program(${arg_NAME})
-    target_link_options(${arg_NAME} PRIVATE -fsanitize=fuzzer)
-    set_target_properties(${arg_NAME} PROPERTIES RUNTIME_OUTPUT_DIRECTORY "${PROJECT_BINARY_DIR}/fuzzers")
-  else()
-    add_executable(${arg_NAME} ${arg_SOURCES} ${PROJECT_SOURCE_DIR}/tests/fuzz/replay_main.cc)
-    smon_program(${arg_NAME})
-  endif()
+  cmake_parse_arguments(PARSE_ARGV 0 arg "" "NAME" "SOURCES;DEPENDS")
+  add_executable(${arg_NAME} ${arg_SOURCES})
+  smon_target_defaults(${arg_NAME})
   smon_link_components(${arg_NAME} PRIVATE ${arg_DEPENDS})
-  if(arg_CORPUS)
-    set(corpus "${CMAKE_CURRENT_SOURCE_DIR}/${arg_CORPUS}")
-    set(runs "")
-    if(SMON_RT_FUZZERS)
-      set(runs -runs=0)
-    endif()
-    add_test(NAME ${arg_NAME}/corpus COMMAND ${arg_NAME} ${runs} ${corpus})
-    set_tests_properties(${arg_NAME}/corpus PROPERTIES LABELS fuzz TIMEOUT 120)
+  set_target_properties(${arg_NAME} PROPERTIES RUNTIME_OUTPUT_DIRECTORY "${PROJECT_BINARY_DIR}/fuzzers")
+  set(arguments "${CMAKE_CURRENT_SOURCE_DIR}/corpus/${arg_NAME}")
+  if(SMON_RT_FUZZERS)
+    target_link_options(${arg_NAME} PRIVATE -fsanitize=fuzzer)
+    list(PREPEND arguments -runs=0)
+  else()
+    target_sources(${arg_NAME} PRIVATE ${PROJECT_SOURCE_DIR}/tests/fuzz/replay_main.cc)
   endif()
+  add_test(NAME ${arg_NAME}/corpus COMMAND ${arg_NAME} ${arguments})
+  set_tests_properties(${arg_NAME}/corpus PROPERTIES LABELS fuzz TIMEOUT 120)
 endfunction()

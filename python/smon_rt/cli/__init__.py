@@ -59,6 +59,12 @@ def _say(message: str) -> None:
     print("smon: " + " ".join(message.split()), file=sys.stderr)
 
 
+def _reader_went_away() -> int:
+    """As in `smon … | head`: nothing left to say, and the flush at exit must not find the broken pipe again."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.__stdout__.fileno() if sys.__stdout__ else 1)
+    return 0
+
+
 def run(arguments: list[str] | None = None) -> int:
     """Runs one command line and returns its exit code; raises nothing."""
     try:
@@ -82,10 +88,12 @@ def run(arguments: list[str] | None = None) -> int:
         _say("interrupted")
         return EXIT_INTERRUPTED
     except BrokenPipeError:
-        # The reader went away (`smon … | head`): nothing left to say, and the interpreter's flush at exit must not
-        # find the broken pipe again.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
+        return _reader_went_away()
+    except SystemExit as error:
+        # click answers a broken pipe by exiting with 1, which here means a crossed threshold.
+        if isinstance(error.__context__, BrokenPipeError):
+            return _reader_went_away()
+        return error.code if isinstance(error.code, int) else 0 if error.code is None else EXIT_BAD_INPUT
     except Exception as error:
         if log_level() >= LogLevel.DEBUG:
             traceback.print_exc()

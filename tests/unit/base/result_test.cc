@@ -1,7 +1,6 @@
 #include "base/result.h"
 
 #include <gtest/gtest.h>
-
 #include <memory>
 #include <string>
 #include <utility>

@@ -1,0 +1,110 @@
+# What a contributor types. `make help` lists it; each target sets up what it needs first.
+
+PYTHON ?= python3
+JOBS ?= $(shell nproc)
+FUZZ_SECONDS ?= 20
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DELETE_ON_ERROR:
+.DEFAULT_GOAL := help
+
+# cmake, ninja, ruff … of the project's own environment first.
+export PATH := $(CURDIR)/.venv/bin:$(PATH)
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+export CMAKE_BUILD_PARALLEL_LEVEL := $(JOBS)
+
+cpp_files = git ls-files -co --exclude-standard -- '*.h' '*.cc' '*.cu'
+
+.PHONY: help
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+## Set-up: stamps make the second run a matter of milliseconds.
+
+.PHONY: setup
+setup: .venv/.project-stamp ## system packages, .venv, the project in it
+
+.venv/.system-stamp: tools/system-packages.txt tools/install_system_packages.py
+	$(PYTHON) tools/install_system_packages.py
+	mkdir -p .venv && touch $@
+
+.venv/.venv-stamp: .venv/.system-stamp tools/make_venv.py
+	$(PYTHON) tools/make_venv.py .venv
+	touch $@
+
+# Build requirements go into the environment itself: an isolated build would configure build/release with programs of a
+# folder that pip removes afterwards.
+.venv/.project-stamp: .venv/.venv-stamp pyproject.toml setup.py
+	.venv/bin/python -m pip install -q "setuptools>=68" wheel "pybind11>=2.13" "cmake>=3.24" ninja
+	.venv/bin/python -m pip install -q --no-build-isolation -e ".[test]"
+	touch $@
+
+.PHONY: build
+build: setup ## release build, Python modules in place
+	@test -f build/release/build.ninja || cmake --preset release
+	@cmake --build --preset release
+
+.PHONY: demo
+demo: build ## a synthetic job with a planted slow worker, its verdict and its report
+	@mkdir -p build/demo
+	smon synth -o build/demo/job.parquet --dp 4 --pp 4 --tp 1 --microbatches 8 --steps 20 --plant worker=1,0:1.5 --seed 7
+	smon analyze build/demo/job.parquet --html build/demo/report.html
+	@echo "Report: $(CURDIR)/build/demo/report.html"
+
+.PHONY: test
+test: build ## everything a contributor needs: C++ and Python tests
+	ctest --preset release
+	pytest
+
+.PHONY: check
+check: setup ## format, layers, ruff, mypy
+	$(cpp_files) | xargs -r clang-format --dry-run -Werror
+	python tools/check_layers.py
+	ruff check
+	ruff format --check
+	mypy
+
+.PHONY: format
+format: setup ## rewrite C++ and Python in the project's format
+	$(cpp_files) | xargs -r clang-format -i
+	ruff check --fix-only
+	ruff format
+
+.PHONY: bench
+bench: build ## measure; writes docs/benchmarks.md
+	python benchmarks/run.py
+
+.PHONY: nocuda asan tsan
+nocuda asan tsan: setup
+	cmake --preset $@
+	cmake --build --preset $@
+	ctest --preset $@
+nocuda: ## build and C++ tests as without a CUDA toolkit
+asan: ## C++ tests under AddressSanitizer and UndefinedBehaviorSanitizer
+tsan: ## C++ tests under ThreadSanitizer
+
+.PHONY: fuzz
+fuzz: setup ## each fuzzer for FUZZ_SECONDS (20); needs clang-19
+	cmake --preset fuzz
+	cmake --build --preset fuzz
+	ctest --preset fuzz
+	python tools/run_fuzzers.py --build build/fuzz --seconds $(FUZZ_SECONDS)
+
+.PHONY: wheel
+wheel: setup ## an isolated wheel: what its shared objects need, what importing it costs
+	python tools/check_wheel.py
+
+.PHONY: soak
+soak: ## before a release: ten minutes a fuzzer, many examples a property
+	$(MAKE) fuzz FUZZ_SECONDS=600
+	$(MAKE) build
+	HYPOTHESIS_PROFILE=soak pytest
+
+.PHONY: matrix
+matrix: setup ## before a release: the other compilers and Pythons of this machine
+	python tools/run_matrix.py
+
+.PHONY: clean
+clean: ## what was built; .venv stays
+	rm -rf build dist python/*.egg-info python/smon_rt/*.so
+	rm -f .venv/.project-stamp

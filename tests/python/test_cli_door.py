@@ -1,0 +1,133 @@
+"""The command line ends every failure with one line on stderr and the right exit code."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import types
+from collections.abc import Callable
+
+import click
+import pytest
+
+from smon_rt import SmonError, TraceError, cli
+from smon_rt.environment import LogLevel, log_level, markdown_table
+
+
+Plant = Callable[[Callable[[], object]], None]
+
+
+@pytest.fixture
+def planted(monkeypatch: pytest.MonkeyPatch) -> Plant:
+    """Makes `smon planted` run the given function."""
+
+    def plant(body: Callable[[], object]) -> None:
+        module = types.ModuleType("planted_command")
+        module.command = click.command("planted")(body)  # type: ignore[attr-defined]
+        monkeypatch.setitem(sys.modules, "planted_command", module)
+        monkeypatch.setitem(cli.COMMANDS, "planted", ("planted_command:command", "Planted by a test."))
+
+    return plant
+
+
+def raising(error: BaseException) -> Callable[[], None]:
+    def body() -> None:
+        raise error
+
+    return body
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "said"),
+    [
+        (SmonError("a.parquet: no such file; check the path"), 2, "smon: a.parquet: no such file; check the path\n"),
+        (TraceError("two\nlines"), 2, "smon: two lines\n"),
+        (click.ClickException("wrong"), 2, "smon: wrong\n"),
+        (click.Abort(), 130, "smon: interrupted\n"),
+        (KeyboardInterrupt(), 130, "smon: interrupted\n"),
+    ],
+)
+def test_an_error_is_one_line_and_an_exit_code(
+    planted: Plant,
+    capsys: pytest.CaptureFixture[str],
+    error: BaseException,
+    code: int,
+    said: str,
+) -> None:
+    planted(raising(error))
+    assert cli.run(["planted"]) == code
+    assert capsys.readouterr().err.strip() == said.strip()
+
+
+def test_an_unexpected_error_is_one_line_with_where_to_look(
+    planted: Plant, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("SMON_RT_LOG", raising=False)
+    planted(raising(ZeroDivisionError("by zero")))
+    assert cli.run(["planted"]) == cli.EXIT_UNEXPECTED
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "ZeroDivisionError: by zero" in line
+    assert "SMON_RT_LOG=debug" in line
+
+
+def test_the_debug_level_adds_the_traceback(
+    planted: Plant, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SMON_RT_LOG", "debug")
+    planted(raising(ZeroDivisionError("by zero")))
+    assert cli.run(["planted"]) == cli.EXIT_UNEXPECTED
+    assert "Traceback (most recent call last)" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("returned", "code"), [(None, 0), (0, 0), (1, 1), (3, 3)])
+def test_what_a_command_returns_is_the_exit_code(planted: Plant, returned: int | None, code: int) -> None:
+    planted(lambda: returned)
+    assert cli.run(["planted"]) == code
+
+
+def test_an_unknown_command_and_an_unknown_option_are_bad_input(
+    planted: Plant, capsys: pytest.CaptureFixture[str]
+) -> None:
+    planted(lambda: None)
+    assert cli.run(["no-such-command"]) == 2
+    assert cli.run(["planted", "--no-such-option"]) == 2
+    first, second = capsys.readouterr().err.splitlines()
+    assert "no-such-command" in first
+    assert "smon planted --help" in second
+
+
+def test_help_lists_every_command_without_loading_it(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.run(["--help"]) == 0
+    shown = capsys.readouterr().out
+    for name, (_, text) in cli.COMMANDS.items():
+        assert name in shown
+        assert text in shown
+
+
+@pytest.mark.parametrize("name", sorted(cli.COMMANDS))
+def test_every_command_of_the_table_can_be_loaded_and_has_help(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.run([name, "--help"]) == 0
+    assert f"smon {name}" in capsys.readouterr().out
+
+
+def test_a_reader_that_goes_away_is_no_error() -> None:
+    program = "import os, sys\nfrom smon_rt import cli\nsys.exit(cli.run(['--help']))"
+    reading, writing = os.pipe()
+    os.close(reading)
+    result = subprocess.run([sys.executable, "-c", program], stdout=writing, stderr=subprocess.PIPE, check=False)
+    os.close(writing)
+    assert (result.returncode, result.stderr) == (0, b"")
+
+
+@pytest.mark.parametrize(
+    ("word", "level"),
+    [("debug", LogLevel.DEBUG), (" INFO ", LogLevel.INFO), ("loud", LogLevel.WARNING), ("", LogLevel.WARNING)],
+)
+def test_the_log_level_forgives_case_and_typos(monkeypatch: pytest.MonkeyPatch, word: str, level: LogLevel) -> None:
+    monkeypatch.setenv("SMON_RT_LOG", word)
+    assert log_level() is level
+
+
+def test_the_table_of_variables_names_each() -> None:
+    assert "| SMON_RT_LOG | warning |" in markdown_table()

@@ -1,0 +1,111 @@
+"""Builds a wheel in an isolated environment and checks what it asks of a user's machine.
+
+    python tools/check_wheel.py [WHEEL]
+
+Checks that each shared object needs only the C library and its companions, that `import smon_rt` is fast and loads
+nothing heavy, and that the files users rely on are in the wheel. Exits with 1 if a check fails.
+"""
+
+from __future__ import annotations
+
+import re
+import statistics
+import subprocess
+import sys
+import tempfile
+import zipfile
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+ALLOWED_LIBRARIES = re.compile(r"^(libc\.so\.6|libm\.so\.6|libpthread\.so\.0|libdl\.so\.2|libgcc_s\.so\.1|ld-linux.*)$")
+IMPORT_LIMIT_MS = 50.0
+IMPORT_RUNS = 11
+MUST_NOT_LOAD = ("smon_rt._analysis", "smon_rt.analysis", "numpy", "pyarrow", "plotly", "rich", "click", "torch")
+MUST_CONTAIN = ("smon_rt/__init__.py", "smon_rt/py.typed", "smon_rt/_analysis.")
+
+IMPORT_PROGRAM = """
+import sys, time
+sys.path.insert(0, sys.argv[1])
+started = time.perf_counter()
+import smon_rt
+elapsed_ms = (time.perf_counter() - started) * 1e3
+assert smon_rt.__file__.startswith(sys.argv[1]), smon_rt.__file__
+print(elapsed_ms, *(name for name in sys.argv[2:] if name in sys.modules))
+"""
+
+
+def build_wheel(folder: Path) -> Path:
+    command = [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "-w", str(folder), str(ROOT)]
+    subprocess.run(command, check=True)
+    (wheel,) = folder.glob("*.whl")
+    return wheel
+
+
+def needed_libraries(shared_object: Path) -> list[str]:
+    """The NEEDED entries of its dynamic section."""
+    command = ["readelf", "--dynamic", "--wide", str(shared_object)]
+    text = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    return re.findall(r"\(NEEDED\).*\[(.+?)\]", text)
+
+
+def needs_only_allowed(library: str) -> bool:
+    return ALLOWED_LIBRARIES.match(library) is not None
+
+
+def check_shared_objects(folder: Path) -> list[str]:
+    problems = []
+    for path in sorted(folder.rglob("*.so")):
+        needed = needed_libraries(path)
+        print(f"{path.name} needs {', '.join(needed) or 'nothing'}")
+        problems += [
+            f"{path.name} needs {library}: link it statically or open it at run time"
+            for library in needed
+            if not needs_only_allowed(library)
+        ]
+    return problems
+
+
+def check_contents(folder: Path) -> list[str]:
+    names = [str(path.relative_to(folder)) for path in folder.rglob("*")]
+    return [
+        f"the wheel holds no {wanted}*: see package-data and ext_modules"
+        for wanted in MUST_CONTAIN
+        if not any(name.startswith(wanted) for name in names)
+    ]
+
+
+def check_import(folder: Path) -> list[str]:
+    """Imports in fresh interpreters; the first run writes the bytecode and is not counted."""
+    command = [sys.executable, "-I", "-c", IMPORT_PROGRAM, str(folder), *MUST_NOT_LOAD]
+    times_ms: list[float] = []
+    loaded: set[str] = set()
+    for _ in range(IMPORT_RUNS + 1):
+        words = subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()
+        times_ms.append(float(words[0]))
+        loaded.update(words[1:])
+    median_ms = statistics.median(times_ms[1:])
+    print(f"import smon_rt: median {median_ms:.1f} ms of {IMPORT_RUNS} runs (limit {IMPORT_LIMIT_MS:.0f} ms)")
+    problems = [f"`import smon_rt` loads {name}: load it on first use" for name in sorted(loaded)]
+    if median_ms >= IMPORT_LIMIT_MS:
+        problems.append(
+            f"`import smon_rt` takes {median_ms:.1f} ms: look with `python -X importtime -c 'import smon_rt'`"
+        )
+    return problems
+
+
+def main() -> int:
+    with tempfile.TemporaryDirectory() as temporary:
+        wheel = Path(sys.argv[1]) if len(sys.argv) > 1 else build_wheel(Path(temporary))
+        print(f"{wheel.name}: {wheel.stat().st_size / 1024:.0f} KiB")
+        folder = Path(temporary) / "unpacked"
+        with zipfile.ZipFile(wheel) as archive:
+            archive.extractall(folder)
+        problems = check_contents(folder) + check_shared_objects(folder) + check_import(folder)
+    for problem in problems:
+        print(f"check_wheel: {problem}", file=sys.stderr)
+    print(f"check_wheel: {len(problems)} problems" if problems else "check_wheel: ok")
+    return 1 if problems else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

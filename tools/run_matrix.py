@@ -1,0 +1,78 @@
+"""Tries the other compilers and Pythons that this machine has; for use before a release.
+
+    python tools/run_matrix.py
+
+Each compiler builds and runs the C++ tests; each Python gets the project in an environment of its own and runs the
+Python tests. Prints a dated table and exits with 1 if anything failed. What is not installed is not in the table.
+"""
+
+from __future__ import annotations
+
+import datetime
+import os
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+COMPILERS = ("g++-11", "g++-12", "g++-13", "g++-14", "clang++-14", "clang++-16", "clang++-19")
+PYTHONS = ("python3.10", "python3.11", "python3.12", "python3.13", "python3.14", "python3.14t")
+
+
+def run_all(commands: list[list[str]], log: Path) -> bool:
+    """Runs commands one after the other until one fails; what they print goes to the log."""
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with log.open("w", encoding="utf-8") as out:
+        return all(
+            subprocess.run(command, cwd=ROOT, stdout=out, stderr=out, check=False).returncode == 0
+            for command in commands
+        )
+
+
+def try_compiler(compiler: str, log: Path) -> bool:
+    build = str(ROOT / "build" / f"matrix-{compiler}")
+    settings = [f"-DCMAKE_CXX_COMPILER={compiler}", "-DSMON_RT_BUILD_PYTHON=OFF"]
+    return run_all(
+        [
+            ["cmake", "--preset", "release", "-B", build, *settings],
+            ["cmake", "--build", build],
+            ["ctest", "--test-dir", build, "--output-on-failure", "--no-tests=error"],
+        ],
+        log,
+    )
+
+
+def try_python(python: str, log: Path) -> bool:
+    environment = ROOT / "build" / f"matrix-{python}"
+    inner = str(environment / "bin" / "python")
+    return run_all(
+        [
+            [python, "-m", "venv", str(environment)],
+            [inner, "-m", "pip", "install", "-q", f"{ROOT}[test]"],
+            # From the installed package, not from the checkout: -P keeps the current folder off the path.
+            [inner, "-m", "pytest", "-q", str(ROOT / "tests" / "python")],
+        ],
+        log,
+    )
+
+
+def main() -> int:
+    rows = []
+    for name in (*COMPILERS, *PYTHONS):
+        if shutil.which(name) is None:
+            continue
+        log = ROOT / "build" / "matrix-logs" / f"{name}.log"
+        started = time.monotonic()
+        passed = try_compiler(name, log) if name in COMPILERS else try_python(name, log)
+        rows.append((name, passed, time.monotonic() - started))
+        print(f"{name}: {'ok' if passed else f'FAILED, see {log.relative_to(ROOT)}'}", flush=True)
+    print(f"\n{datetime.date.today().isoformat()}, {os.uname().machine}\n\n| with | result | s |\n|---|---|---|")
+    for name, passed, elapsed_s in rows:
+        print(f"| {name} | {'ok' if passed else 'failed'} | {elapsed_s:.0f} |")
+    return 0 if rows and all(passed for _, passed, _ in rows) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
