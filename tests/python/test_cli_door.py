@@ -14,7 +14,6 @@ import pytest
 from smon_rt import SmonError, TraceError, cli
 from smon_rt.environment import LogLevel, log_level, markdown_table
 
-
 Plant = Callable[[Callable[[], object]], None]
 
 

@@ -67,6 +67,7 @@ def _reader_went_away() -> int:
 
 def run(arguments: list[str] | None = None) -> int:
     """Runs one command line and returns its exit code; raises nothing."""
+    stdout = sys.stdout
     try:
         result: Any = smon.main(args=arguments, prog_name="smon", standalone_mode=False)
         sys.stdout.flush()
@@ -90,8 +91,9 @@ def run(arguments: list[str] | None = None) -> int:
     except BrokenPipeError:
         return _reader_went_away()
     except SystemExit as error:
-        # click answers a broken pipe by exiting with 1, which here means a crossed threshold.
-        if isinstance(error.__context__, BrokenPipeError):
+        # click answers a broken pipe by muting stdout and exiting with 1, which here means a crossed threshold.
+        if sys.stdout is not stdout:
+            sys.stdout = stdout
             return _reader_went_away()
         return error.code if isinstance(error.code, int) else 0 if error.code is None else EXIT_BAD_INPUT
     except Exception as error:
