@@ -1,0 +1,151 @@
+"""Writes a synthetic job in the columns of the artifact: parquet, and its metadata as YAML beside it.
+
+Rows are sorted by step, rank, kind and seq_id; times are seconds in float64, whole nanoseconds apart. One row group a
+step (several steps when they are short), so that a large job is never held as one table.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.parquet as pq
+import yaml
+
+from smon_rt.synth.schedule import KINDS, Op
+from smon_rt.synth.spec import JobSpec, SynthError
+from smon_rt.synth.timeline import Timeline
+
+_NS_PER_S = 1e9
+_STEP_GAP_NS = 1e6  # between the end of a step and the start of the next, as between two training steps
+_ROWS_PER_GROUP = 500_000
+
+SCHEMA = pa.schema(
+    [
+        ("dp_rank", pa.int16()),
+        ("stage", pa.int16()),
+        ("rank", pa.int32()),
+        ("step", pa.int64()),
+        ("optype", pa.dictionary(pa.int8(), pa.string())),
+        ("start_ts", pa.float64()),
+        ("duration", pa.float64()),
+        ("seq_id", pa.int32()),
+        ("mc", pa.int16()),
+        ("mb_id", pa.int32()),
+        ("gmc", pa.int32()),
+    ]
+)
+
+
+def job_meta(spec: JobSpec) -> dict[str, Any]:
+    """The metadata record of the artifact (its dsp_size is the context parallel size, 1 here)."""
+    return {
+        "trial_name": spec.name,
+        "run_id": 0,
+        "dp_size": spec.dp,
+        "dsp_size": 1,
+        "pp_size": spec.pp,
+        "tp_size": spec.tp,
+        "vpp_size": spec.vpp,
+        "world_size": spec.world_size,
+    }
+
+
+@dataclass(frozen=True)
+class _StepColumns:
+    """What is the same in every step: which op each row of a step is, and on which dp rank it ran."""
+
+    op_rows: npt.NDArray[np.int64]
+    dp_ranks: npt.NDArray[np.int64]
+    fixed: dict[str, pa.Array]
+
+
+def _step_columns(spec: JobSpec, ops: list[Op]) -> _StepColumns:
+    """Rows of one step: stage by stage (ranks grow with the stage), dp rank by dp rank, ops in program order."""
+    stages = np.array([op.stage for op in ops])
+    order = [np.flatnonzero(stages == stage) for stage in range(spec.pp)]
+    op_rows = np.concatenate([np.tile(rows, spec.dp) for rows in order])
+    dp_ranks = np.concatenate([np.repeat(np.arange(spec.dp), len(rows)) for rows in order])
+
+    def column(name: str, per_op: list[int]) -> pa.Array:
+        return pa.array(np.array(per_op)[op_rows], type=SCHEMA.field(name).type)
+
+    codes = np.array([KINDS.index(op.kind) for op in ops], dtype=np.int8)[op_rows]
+    names = pa.array([kind.replace("_", "-") for kind in KINDS])
+    fixed = {
+        "dp_rank": pa.array(dp_ranks, type=pa.int16()),
+        "stage": column("stage", [op.stage for op in ops]),
+        # Megatron's order: tp fastest, then dp, then pp. A worker records the first of its tp ranks.
+        "rank": pa.array((stages[op_rows] * spec.dp + dp_ranks) * spec.tp, type=pa.int32()),
+        "optype": pa.DictionaryArray.from_arrays(pa.array(codes), names),
+        "seq_id": column("seq_id", [op.seq_id for op in ops]),
+        "mc": column("mc", [op.chunk for op in ops]),
+        "mb_id": column("mb_id", [op.microbatch for op in ops]),
+        "gmc": column("gmc", [op.global_chunk for op in ops]),
+    }
+    return _StepColumns(op_rows, dp_ranks, fixed)
+
+
+def step_tables(spec: JobSpec, timeline: Timeline) -> Iterator[pa.Table]:
+    """The trace, one table a step; steps follow each other in time."""
+    columns = _step_columns(spec, list(timeline.program.ops))
+    offset_ns = 0.0
+    step_ends_ns = timeline.span_ns()[1]
+    for step in range(spec.steps):
+        starts_ns = timeline.starts_ns[columns.op_rows, step, columns.dp_ranks]
+        ends_ns = timeline.ends_ns[columns.op_rows, step, columns.dp_ranks]
+        arrays = {
+            **columns.fixed,
+            "step": pa.array(np.full(len(starts_ns), step, dtype=np.int64)),
+            "start_ts": pa.array((starts_ns + offset_ns) / _NS_PER_S),
+            "duration": pa.array((ends_ns - starts_ns) / _NS_PER_S),
+        }
+        yield pa.Table.from_arrays([arrays[name] for name in SCHEMA.names], schema=SCHEMA)
+        offset_ns += step_ends_ns[step] + _STEP_GAP_NS
+
+
+def _cannot_write(path: Path | str, error: OSError) -> str:
+    # The number's own text: pyarrow puts a sentence of its own, with the temporary name, into the error.
+    reason = os.strerror(error.errno) if error.errno else str(error)
+    return f"cannot write {path}: {reason}; choose another output"
+
+
+def write_parquet(spec: JobSpec, timeline: Timeline, path: Path) -> None:
+    """Write the trace; raises SynthError if `path` cannot be written, and leaves no half-written trace behind."""
+    part = path.with_name(path.name + ".part")
+    dictionary_columns = [name for name in SCHEMA.names if name not in ("start_ts", "duration")]
+    try:
+        with pq.ParquetWriter(part, SCHEMA, compression="zstd", use_dictionary=dictionary_columns) as writer:
+            pending: list[pa.Table] = []
+            for table in step_tables(spec, timeline):
+                pending.append(table)
+                if sum(t.num_rows for t in pending) >= _ROWS_PER_GROUP:
+                    writer.write_table(pa.concat_tables(pending), row_group_size=4 * _ROWS_PER_GROUP)
+                    pending = []
+            if pending:
+                writer.write_table(pa.concat_tables(pending), row_group_size=4 * _ROWS_PER_GROUP)
+        part.replace(path)
+    except OSError as error:
+        raise SynthError(_cannot_write(path, error)) from None
+    finally:
+        with contextlib.suppress(OSError):
+            part.unlink()
+
+
+def write_sidecars(path: Path, meta: dict[str, Any], truth: dict[str, Any]) -> list[Path]:
+    """Write `job.yaml` and `job.truth.json` beside `job.parquet`; returns their paths."""
+    meta_path, truth_path = path.with_suffix(".yaml"), path.with_suffix(".truth.json")
+    try:
+        meta_path.write_text(yaml.safe_dump(meta, sort_keys=False), encoding="utf-8")
+        truth_path.write_text(json.dumps(truth, indent=2) + "\n", encoding="utf-8")
+    except OSError as error:
+        raise SynthError(_cannot_write(error.filename or path, error)) from None
+    return [meta_path, truth_path]
