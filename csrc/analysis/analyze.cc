@@ -1,0 +1,130 @@
+#include "analysis/analyze.h"
+
+#include <algorithm>
+#include <cmath>
+#include <iterator>
+#include <utility>
+
+#include "analysis/lane_table.h"
+#include "analysis/op_timing.h"
+#include "analysis/reference_graph.h"
+
+namespace smon_rt::analysis {
+namespace {
+
+constexpr int kContributionReplays = 6;
+
+std::vector<double> ratios(const std::vector<double>& numerator, const std::vector<double>& denominator) {
+  std::vector<double> result;
+  for (std::size_t i = 0; i < numerator.size(); ++i) result.push_back(numerator[i] / denominator[i]);
+  return result;
+}
+
+std::size_t index_of_largest(const std::vector<double>& values) {
+  return static_cast<std::size_t>(std::max_element(values.begin(), values.end()) - values.begin());
+}
+
+// Step times with the optimizer as their end, of the two jobs that all else is compared with.
+struct References {
+  std::vector<double> nodelay_ns;
+  std::vector<double> ideal_ns;
+};
+
+References replay_references(const WhatIf& what_if, Analysis& result) {
+  StepEnds nodelay = what_if.simulator().replay(what_if.nodelay());
+  StepEnds ideal = what_if.simulator().replay(what_if.ideal());
+  result.nodelay_step_ns = std::move(nodelay.last);
+  result.ideal_step_ns = std::move(ideal.last);
+  result.launch_slowdown = mean(result.base_step_ns) / mean(nodelay.optimizer);
+  result.launch_slowdown_by_step = ratios(result.base_step_ns, nodelay.optimizer);
+  result.slowdown = mean(result.nodelay_step_ns) / mean(ideal.optimizer);
+  result.slowdown_by_step = ratios(result.nodelay_step_ns, ideal.optimizer);
+  result.slowdown_interval = bootstrap_mean(nodelay.optimizer, result.steps);
+  result.slowdown_interval.low /= mean(ideal.optimizer);
+  result.slowdown_interval.high /= mean(ideal.optimizer);
+  return {std::move(nodelay.optimizer), std::move(ideal.optimizer)};
+}
+
+void break_down(const WhatIf& what_if, const References& references, ReplayCounter& counter, Analysis& result) {
+  result.slowdowns = slowdowns(what_if, references.ideal_ns, counter);
+  result.launch_slowdowns = launch_slowdowns(what_if, references.nodelay_ns, counter);
+  result.worker_slowdowns_by_step = worker_slowdowns_by_step(what_if, references.ideal_ns, counter);
+  if (counter.stopped()) return;
+  for (std::size_t dp_rank = 0; dp_rank < what_if.dp_size(); ++dp_rank) {
+    for (std::size_t stage = 0; stage < what_if.pp_size(); ++stage) {
+      result.worker_slowdowns.push_back(mean(result.worker_slowdowns_by_step[dp_rank * what_if.pp_size() + stage]));
+      result.worker_slowdowns_min.push_back(
+          std::min(result.slowdowns.dp_rank.ratios[dp_rank], result.slowdowns.stage.ratios[stage]));
+    }
+  }
+}
+
+void contribute(const WhatIf& what_if, ReplayCounter& counter, Analysis& result) {
+  const std::size_t dp_size = what_if.dp_size();
+  const std::size_t pp_size = what_if.pp_size();
+  const LossRange range{mean(result.nodelay_step_ns), mean(result.ideal_step_ns)};
+  result.slowest_workers = contribution_of(
+      what_if, slowest_workers(result.worker_slowdowns_min, result.worker_ranks, dp_size, pp_size), range, counter);
+  result.slowest_workers_exact = contribution_of(
+      what_if, slowest_workers(result.worker_slowdowns, result.worker_ranks, dp_size, pp_size), range, counter);
+  WorkerSet last_stage(dp_size, pp_size);
+  for (std::size_t dp_rank = 0; dp_rank < dp_size; ++dp_rank) last_stage.add(dp_rank, pp_size - 1);
+  result.last_stage = contribution_of(what_if, last_stage, range, counter);
+
+  const std::size_t worst = index_of_largest(result.worker_slowdowns);
+  result.worst_worker = {worst / pp_size, worst % pp_size};
+  result.worst_stage = index_of_largest(result.slowdowns.stage.ratios);
+  result.removals = removals(what_if, result.worst_worker, result.worst_stage, counter);
+}
+
+Fidelity fidelity_of(const Analysis& result, const OpTiming& timing) {
+  Fidelity fidelity;
+  fidelity.simulation_error_mean = std::abs(result.launch_slowdown - 1);
+  for (double ratio : result.launch_slowdown_by_step) {
+    fidelity.simulation_error_worst = std::max(fidelity.simulation_error_worst, std::abs(ratio - 1));
+  }
+  fidelity.early_start_count = timing.early_start_count;
+  fidelity.worst_early_start_ns = timing.worst_early_start_ns;
+  return fidelity;
+}
+
+Result<OpTiming> measure(const OpColumns& columns, const JobLayout& layout, OpGraph& graph, Analysis& result) {
+  if (auto valid = validate_columns(columns, layout); !valid) return valid.error();
+  auto table = LaneTable::build(columns, layout);
+  if (!table) return table.error();
+  auto built = build_reference_graph(table->template_ops(), layout);
+  if (!built) return built.error();
+  graph = std::move(*built);
+  result.op_count = static_cast<std::int64_t>(columns.size());
+  result.steps = table->steps();
+  result.worker_ranks = table->worker_ranks();
+  result.base_step_ns = table->step_times_ns();
+  return measure_ops(*table, graph);
+}
+
+}  // namespace
+
+Result<Analysis> analyze(const OpColumns& columns, const JobLayout& layout, const Progress& progress) {
+  Analysis result;
+  OpGraph graph;
+  auto timing = measure(columns, layout, graph, result);
+  if (!timing) return timing.error();
+  const WhatIf what_if(graph, *timing, static_cast<std::size_t>(layout.dp_size),
+                       static_cast<std::size_t>(layout.pp_size));
+  ReplayCounter counter(progress, slowdown_replay_count(what_if) + kContributionReplays + removal_replay_count());
+  const References references = replay_references(what_if, result);
+  if (*std::min_element(references.ideal_ns.begin(), references.ideal_ns.end()) <= 0 ||
+      *std::min_element(references.nodelay_ns.begin(), references.nodelay_ns.end()) <= 0) {
+    return Error{"all ops of a step last 0 s: nothing to analyse"};
+  }
+  break_down(what_if, references, counter, result);
+  if (!counter.stopped()) contribute(what_if, counter, result);
+  if (counter.stopped()) return Error{"stopped"};
+  result.forward_backward = forward_backward(what_if);
+  result.forward_medians_ns = worker_medians_ns(what_if, Kind::kForwardCompute);
+  result.backward_medians_ns = worker_medians_ns(what_if, Kind::kBackwardCompute);
+  result.fidelity = fidelity_of(result, *timing);
+  return result;
+}
+
+}  // namespace smon_rt::analysis

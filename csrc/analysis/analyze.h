@@ -1,0 +1,64 @@
+#pragma once
+
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include "analysis/contributions.h"
+#include "analysis/evidence.h"
+#include "analysis/op_columns.h"
+#include "analysis/slowdowns.h"
+#include "analysis/statistics.h"
+#include "analysis/what_if.h"
+#include "base/result.h"
+
+namespace smon_rt::analysis {
+
+/// How far the replay can be trusted.
+struct Fidelity {
+  double simulation_error_mean = 0;   // |T_base / T_nodelay − 1| of the mean step
+  double simulation_error_worst = 0;  // of the worst step
+  std::int64_t early_start_count = 0;
+  double worst_early_start_ns = 0;
+};
+
+/// All that the paper's method says of a job. Step times in nanoseconds, one per step; workers are
+/// [dp_rank · pp_size + stage].
+struct Analysis {
+  std::vector<std::int64_t> steps;
+  std::int64_t op_count = 0;
+  std::vector<std::int32_t> worker_ranks;
+
+  std::vector<double> base_step_ns;     // as recorded
+  std::vector<double> nodelay_step_ns;  // without launch delays, last op of any kind
+  std::vector<double> ideal_step_ns;    // without stragglers, last op of any kind
+
+  double slowdown = 0;
+  Interval slowdown_interval;
+  double launch_slowdown = 0;
+  std::vector<double> slowdown_by_step;
+  std::vector<double> launch_slowdown_by_step;
+  Breakdowns slowdowns;
+  Breakdowns launch_slowdowns;
+  std::vector<double> worker_slowdowns;  // exact
+  std::vector<std::vector<double>> worker_slowdowns_by_step;
+  std::vector<double> worker_slowdowns_min;  // the published analyzer's min(S_dp, S_stage)
+
+  Contribution slowest_workers;        // M_W as published: chosen by worker_slowdowns_min
+  Contribution slowest_workers_exact;  // chosen by worker_slowdowns
+  Contribution last_stage;             // M_S
+  std::pair<std::size_t, std::size_t> worst_worker;
+  std::size_t worst_stage = 0;
+  std::vector<Removal> removals;
+
+  ForwardBackward forward_backward;
+  std::vector<double> forward_medians_ns;
+  std::vector<double> backward_medians_ns;
+  Fidelity fidelity;
+};
+
+/// Analyses a trace with the reference rules.
+/// Errors: what validate_columns, LaneTable::build and build_reference_graph refuse; "stopped" when `progress` says so.
+Result<Analysis> analyze(const OpColumns& columns, const JobLayout& layout, const Progress& progress = {});
+
+}  // namespace smon_rt::analysis

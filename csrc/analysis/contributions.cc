@@ -1,0 +1,87 @@
+#include "analysis/contributions.h"
+
+#include <algorithm>
+#include <array>
+#include <numeric>
+
+#include "analysis/statistics.h"
+
+namespace smon_rt::analysis {
+namespace {
+
+bool is_pp_communication(const Op& op) {
+  return op.kind == Kind::kForwardSend || op.kind == Kind::kForwardRecv || op.kind == Kind::kBackwardSend ||
+         op.kind == Kind::kBackwardRecv;
+}
+
+bool is_dp_communication(const Op& op) {
+  return op.kind == Kind::kParamsAllGather || op.kind == Kind::kGradsReduceScatter ||
+         op.kind == Kind::kSeparateGradsAllReduce;
+}
+
+struct NamedPredicate {
+  const char* name;
+  bool (*chooses)(const Op&);
+};
+
+constexpr std::array<NamedPredicate, 5> kRemovableKinds = {{
+    {"pp_communication", is_pp_communication},
+    {"dp_communication", is_dp_communication},
+    {"gc", [](const Op& op) { return op.kind == Kind::kGc; }},
+    {"optimizer", [](const Op& op) { return op.kind == Kind::kOptimizer; }},
+    {"all", [](const Op&) { return true; }},
+}};
+
+}  // namespace
+
+Contribution contribution_of(const WhatIf& what_if, const WorkerSet& set, const LossRange& range,
+                             ReplayCounter& counter) {
+  Contribution result;
+  result.workers = set.workers();
+  if (!counter.next()) return result;
+  const StepEnds removed = what_if.simulator().replay(what_if.nodelay_except(set));
+  if (!counter.next()) return result;
+  const StepEnds added = what_if.simulator().replay(what_if.ideal_except(set));
+  const double loss = range.nodelay_ns - range.ideal_ns;
+  result.removed_ns = mean(removed.last);
+  result.added_ns = mean(added.last);
+  result.ratio = (range.nodelay_ns - result.removed_ns) / loss;
+  result.added_ratio = (result.added_ns - range.ideal_ns) / loss;
+  result.removed_step_ns = removed.optimizer;
+  return result;
+}
+
+WorkerSet slowest_workers(const std::vector<double>& scores, const std::vector<std::int32_t>& ranks,
+                          std::size_t dp_size, std::size_t pp_size) {
+  std::vector<std::size_t> order(scores.size());
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  std::sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
+    return scores[a] != scores[b] ? scores[a] > scores[b] : ranks[a] < ranks[b];
+  });
+  order.resize((3 * order.size() + 99) / 100);
+  WorkerSet set(dp_size, pp_size);
+  for (std::size_t worker : order) set.add(worker / pp_size, worker % pp_size);
+  return set;
+}
+
+std::vector<Removal> removals(const WhatIf& what_if, std::pair<std::size_t, std::size_t> worst_worker,
+                              std::size_t worst_stage, ReplayCounter& counter) {
+  std::vector<Removal> result;
+  auto add = [&](const char* name, const Scenario& scenario) {
+    if (counter.next()) result.push_back({name, what_if.simulator().replay(scenario).optimizer});
+  };
+  for (const NamedPredicate& kind : kRemovableKinds) add(kind.name, what_if.nodelay_except(kind.chooses));
+  add("sequence_length", what_if.nodelay_with_even_microbatches());
+  WorkerSet worker(what_if.dp_size(), what_if.pp_size());
+  worker.add(worst_worker.first, worst_worker.second);
+  add("worker", what_if.nodelay_except(worker));
+  add("stage",
+      what_if.nodelay_except([&](const Op& op) { return static_cast<std::size_t>(op.stage) == worst_stage; }));
+  return result;
+}
+
+int removal_replay_count() {
+  return static_cast<int>(kRemovableKinds.size()) + 3;
+}
+
+}  // namespace smon_rt::analysis

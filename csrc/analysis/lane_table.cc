@@ -1,0 +1,199 @@
+#include "analysis/lane_table.h"
+
+#include <algorithm>
+#include <limits>
+#include <string>
+#include <unordered_map>
+#include <utility>
+
+namespace smon_rt::analysis {
+namespace {
+
+constexpr double kUnset = -1e300;
+
+/// Step numbers to indices in ascending order. Rows come in runs of one step, so the last answer is kept.
+class StepIndex {
+ public:
+  explicit StepIndex(std::span<const std::int64_t> rows) {
+    for (std::size_t i = 0; i < rows.size(); ++i) {
+      if (i == 0 || rows[i] != rows[i - 1]) index_.try_emplace(rows[i], 0);
+    }
+    for (const auto& [step, unused] : index_) steps_.push_back(step);
+    std::sort(steps_.begin(), steps_.end());
+    for (std::size_t i = 0; i < steps_.size(); ++i) index_[steps_[i]] = i;
+  }
+
+  const std::vector<std::int64_t>& steps() const { return steps_; }
+
+  std::size_t of(std::int64_t step) {
+    if (step != last_step_ || !has_last_) {
+      last_index_ = index_.find(step)->second;
+      last_step_ = step;
+      has_last_ = true;
+    }
+    return last_index_;
+  }
+
+ private:
+  std::unordered_map<std::int64_t, std::size_t> index_;
+  std::vector<std::int64_t> steps_;
+  std::int64_t last_step_ = 0;
+  std::size_t last_index_ = 0;
+  bool has_last_ = false;
+};
+
+/// (kind, stage, seq_id) to op of the template lane.
+class OpLookup {
+ public:
+  OpLookup(const std::vector<RecordedOp>& ops, std::int32_t pp_size) : pp_size_(static_cast<std::size_t>(pp_size)) {
+    table_.resize(kKindCount * pp_size_);
+    for (OpIndex i = 0; i < ops.size(); ++i) {
+      std::vector<OpIndex>& by_seq_id = at(static_cast<std::size_t>(ops[i].op.kind), ops[i].op.stage);
+      const auto seq_id = static_cast<std::size_t>(ops[i].op.seq_id);
+      if (by_seq_id.size() <= seq_id) by_seq_id.resize(seq_id + 1, kNone);
+      by_seq_id[seq_id] = i;
+    }
+  }
+
+  static constexpr OpIndex kNone = std::numeric_limits<OpIndex>::max();
+
+  OpIndex find(std::uint8_t kind, std::int32_t stage, std::int32_t seq_id) {
+    const std::vector<OpIndex>& by_seq_id = at(kind, stage);
+    return static_cast<std::size_t>(seq_id) < by_seq_id.size() ? by_seq_id[static_cast<std::size_t>(seq_id)] : kNone;
+  }
+
+ private:
+  std::vector<OpIndex>& at(std::size_t kind, std::int32_t stage) {
+    return table_[kind * pp_size_ + static_cast<std::size_t>(stage)];
+  }
+
+  std::size_t pp_size_;
+  std::vector<std::vector<OpIndex>> table_;
+};
+
+Op op_of_row(const OpColumns& c, std::size_t row) {
+  return {static_cast<Kind>(c.kind[row]), c.stage[row], c.seq_id[row], c.chunk[row], c.global_chunk[row],
+          c.microbatch[row]};
+}
+
+std::vector<RecordedOp> template_of(const OpColumns& c, std::int64_t first_step) {
+  std::vector<RecordedOp> ops;
+  for (std::size_t row = 0; row < c.size(); ++row) {
+    if (c.step[row] != first_step || c.dp_rank[row] != 0) continue;
+    ops.push_back({op_of_row(c, row), c.start_ns[row], c.start_ns[row] + c.duration_ns[row]});
+  }
+  return ops;
+}
+
+std::string in_lane(std::int32_t dp_rank, std::int64_t step) {
+  return " in dp rank " + std::to_string(dp_rank) + ", step " + std::to_string(step);
+}
+
+Result<std::vector<std::int32_t>> ranks_of_workers(const OpColumns& c, const JobLayout& layout) {
+  std::vector<std::int32_t> ranks(static_cast<std::size_t>(layout.dp_size) * static_cast<std::size_t>(layout.pp_size),
+                                  -1);
+  std::unordered_map<std::int32_t, std::size_t> worker_of;
+  for (std::size_t row = 0; row < c.size(); ++row) {
+    const std::size_t worker =
+        static_cast<std::size_t>(c.dp_rank[row]) * static_cast<std::size_t>(layout.pp_size) +
+        static_cast<std::size_t>(c.stage[row]);
+    if (ranks[worker] == c.rank[row]) continue;
+    const auto [known, is_new] = worker_of.try_emplace(c.rank[row], worker);
+    if (!is_new && known->second != worker) {
+      return Error{"rank " + std::to_string(c.rank[row]) + " appears as two workers, one of them dp rank " +
+                   std::to_string(c.dp_rank[row]) + ", stage " + std::to_string(c.stage[row])};
+    }
+    if (ranks[worker] < 0 || c.rank[row] < ranks[worker]) ranks[worker] = c.rank[row];
+  }
+  return ranks;
+}
+
+std::vector<std::int64_t> first_starts(const OpColumns& c, StepIndex& step_index) {
+  std::vector<std::int64_t> starts(step_index.steps().size(), std::numeric_limits<std::int64_t>::max());
+  for (std::size_t row = 0; row < c.size(); ++row) {
+    std::int64_t& start = starts[step_index.of(c.step[row])];
+    start = std::min(start, c.start_ns[row]);
+  }
+  return starts;
+}
+
+// Called when the rows are not lanes x ops: names a lane of the wrong size and, where it can, the op that it lacks.
+Error name_incomplete_lane(const OpColumns& c, StepIndex& step_index, std::size_t dp_size,
+                           const std::vector<RecordedOp>& ops, OpLookup& lookup) {
+  std::vector<std::size_t> rows_of_lane(step_index.steps().size() * dp_size, 0);
+  auto lane_of = [&](std::size_t row) {
+    return step_index.of(c.step[row]) * dp_size + static_cast<std::size_t>(c.dp_rank[row]);
+  };
+  for (std::size_t row = 0; row < c.size(); ++row) ++rows_of_lane[lane_of(row)];
+  const auto wrong = std::find_if(rows_of_lane.begin(), rows_of_lane.end(),
+                                  [&](std::size_t rows) { return rows != ops.size(); });
+  const auto lane = static_cast<std::size_t>(wrong - rows_of_lane.begin());
+  std::string text = std::to_string(*wrong) + " ops" +
+                     in_lane(static_cast<std::int32_t>(lane % dp_size), step_index.steps()[lane / dp_size]) + ", but " +
+                     std::to_string(ops.size()) + in_lane(0, step_index.steps().front());
+  std::vector<bool> seen(ops.size(), false);
+  for (std::size_t row = 0; row < c.size(); ++row) {
+    if (lane_of(row) != lane) continue;
+    const OpIndex op = lookup.find(c.kind[row], c.stage[row], c.seq_id[row]);
+    if (op == OpLookup::kNone) return Error{text + ": " + describe(op_of_row(c, row)) + " is in the former only"};
+    seen[op] = true;
+  }
+  const auto missing = std::find(seen.begin(), seen.end(), false);
+  if (missing == seen.end()) return Error{text + ": some are recorded twice"};
+  return Error{text + ": " + describe(ops[static_cast<std::size_t>(missing - seen.begin())].op) +
+               " is missing in the former"};
+}
+
+}  // namespace
+
+Result<LaneTable> LaneTable::build(const OpColumns& columns, const JobLayout& layout) {
+  const auto worker_count = static_cast<std::size_t>(layout.dp_size) * static_cast<std::size_t>(layout.pp_size);
+  // Bounds all that follows by the rows there are: sizes come from a file that may claim anything.
+  if (worker_count > columns.size()) {
+    return Error{"dp " + std::to_string(layout.dp_size) + " x pp " + std::to_string(layout.pp_size) + " has " +
+                 std::to_string(worker_count) + " workers, but there are only " + std::to_string(columns.size()) +
+                 " ops"};
+  }
+  LaneTable table;
+  auto ranks = ranks_of_workers(columns, layout);
+  if (!ranks) return ranks.error();
+  table.worker_ranks_ = std::move(*ranks);
+  StepIndex step_index(columns.step);
+  table.steps_ = step_index.steps();
+  table.dp_size_ = static_cast<std::size_t>(layout.dp_size);
+  table.template_ops_ = template_of(columns, table.steps_.front());
+  if (table.template_ops_.empty()) {
+    return Error{"dp rank 0 has no ops in step " + std::to_string(table.steps_.front()) + ", the first one"};
+  }
+  OpLookup lookup(table.template_ops_, layout.pp_size);
+  const std::size_t lanes = table.lane_count();
+  if (lanes > columns.size() || lanes * table.op_count() != columns.size()) {
+    return name_incomplete_lane(columns, step_index, table.dp_size_, table.template_ops_, lookup);
+  }
+
+  const std::vector<std::int64_t> step_starts = first_starts(columns, step_index);
+  table.starts_ns_.assign(columns.size(), kUnset);
+  table.ends_ns_.assign(columns.size(), kUnset);
+  table.step_times_ns_.assign(table.steps_.size(), 0);
+  for (std::size_t row = 0; row < columns.size(); ++row) {
+    const OpIndex op = lookup.find(columns.kind[row], columns.stage[row], columns.seq_id[row]);
+    if (op == OpLookup::kNone) {
+      return Error{describe(op_of_row(columns, row)) + in_lane(columns.dp_rank[row], columns.step[row]) +
+                   " is not in dp rank 0's first step"};
+    }
+    const std::size_t step = step_index.of(columns.step[row]);
+    const std::size_t cell = op * lanes + step * table.dp_size_ + static_cast<std::size_t>(columns.dp_rank[row]);
+    if (table.starts_ns_[cell] != kUnset) {
+      return Error{describe(op_of_row(columns, row)) + in_lane(columns.dp_rank[row], columns.step[row]) +
+                   " is recorded twice"};
+    }
+    const auto start = static_cast<double>(columns.start_ns[row] - step_starts[step]);
+    const double end = start + static_cast<double>(columns.duration_ns[row]);
+    table.starts_ns_[cell] = start;
+    table.ends_ns_[cell] = end;
+    table.step_times_ns_[step] = std::max(table.step_times_ns_[step], end);
+  }
+  return table;
+}
+
+}  // namespace smon_rt::analysis

@@ -1,0 +1,52 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "analysis/arrow_c_data.h"
+#include "base/result.h"
+#include "format/kind.h"
+
+namespace smon_rt::analysis {
+
+/// Sizes of the job's parallel dimensions. world = dp · pp · tp · cp.
+struct JobLayout {
+  std::int32_t dp_size = 1;
+  std::int32_t pp_size = 1;
+  std::int32_t tp_size = 1;
+  std::int32_t cp_size = 1;
+  std::int32_t vpp_size = 1;
+  std::int32_t world_size = 1;
+
+  /// True where gradients and parameters cross ranks.
+  bool has_dp_communication() const { return static_cast<std::int64_t>(dp_size) * cp_size > 1; }
+};
+
+/// One row per recorded op, borrowed from the caller's Arrow batch. Row order is free.
+/// chunk, global_chunk and microbatch are -1 where they do not apply.
+struct OpColumns {
+  std::span<const std::int32_t> dp_rank;
+  std::span<const std::int32_t> stage;
+  std::span<const std::int32_t> rank;
+  std::span<const std::int64_t> step;
+  std::span<const std::uint8_t> kind;
+  std::span<const std::int64_t> start_ns;
+  std::span<const std::int64_t> duration_ns;
+  std::span<const std::int32_t> seq_id;
+  std::span<const std::int32_t> chunk;
+  std::span<const std::int32_t> global_chunk;
+  std::span<const std::int32_t> microbatch;
+
+  std::size_t size() const { return step.size(); }
+};
+
+/// Views the columns of a struct array (a record batch) without copying.
+/// The spans live as long as `array` is not released. Errors: a column is missing, of another type, or has nulls.
+Result<OpColumns> view_arrow_columns(const ArrowSchema& schema, const ArrowArray& array);
+
+/// Checks what no later stage may have to doubt: ranks and stages inside the layout, known kinds, sequence numbers
+/// >= 0, durations >= 0, times that add without overflow, each rank in one worker. Errors name the row.
+Result<void> validate_columns(const OpColumns& columns, const JobLayout& layout);
+
+}  // namespace smon_rt::analysis

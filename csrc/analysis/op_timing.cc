@@ -1,0 +1,117 @@
+#include "analysis/op_timing.h"
+
+#include <algorithm>
+#include <cstring>
+#include <span>
+
+#include "analysis/statistics.h"
+
+namespace smon_rt::analysis {
+namespace {
+
+constexpr double kImplausibleNs = -10e6;
+constexpr double kClockToleranceNs = 50e3;
+
+double without_implausible(double value_ns) {
+  return value_ns <= kImplausibleNs ? 0 : value_ns;
+}
+
+void max_into(double* target, const double* values, std::size_t count) {
+  for (std::size_t i = 0; i < count; ++i) target[i] = std::max(target[i], values[i]);
+}
+
+void max_over_dp(double* lanes, std::size_t lane_count, std::size_t dp_size) {
+  for (std::size_t step = 0; step < lane_count; step += dp_size) {
+    const double last = *std::max_element(lanes + step, lanes + step + dp_size);
+    std::fill(lanes + step, lanes + step + dp_size, last);
+  }
+}
+
+void measure_durations(const LaneTable& table, const OpGraph& graph, OpTiming& timing) {
+  const std::size_t lanes = table.lane_count();
+  std::vector<double> begin(lanes);
+  for (OpIndex op = 0; op < graph.size(); ++op) {
+    if (graph.is_communication(op)) continue;
+    double* durations = timing.durations_ns.data() + op * lanes;
+    for (std::size_t l = 0; l < lanes; ++l) durations[l] = table.ends_ns(op)[l] - table.starts_ns(op)[l];
+  }
+  for (const Group& group : graph.groups()) {
+    std::copy_n(table.starts_ns(group.members.front()), lanes, begin.begin());
+    for (OpIndex member : group.members) max_into(begin.data(), table.starts_ns(member), lanes);
+    if (group.spans_dp) max_over_dp(begin.data(), lanes, table.dp_size());
+    for (OpIndex member : group.members) {
+      double* durations = timing.durations_ns.data() + member * lanes;
+      for (std::size_t l = 0; l < lanes; ++l) durations[l] = without_implausible(table.ends_ns(member)[l] - begin[l]);
+    }
+  }
+}
+
+void measure_launch_delays(const LaneTable& table, const OpGraph& graph, OpTiming& timing) {
+  const std::size_t lanes = table.lane_count();
+  std::vector<double> ready(lanes);
+  for (OpIndex op = 0; op < graph.size(); ++op) {
+    const std::span<const OpIndex> dependencies = graph.dependencies(op);
+    if (dependencies.empty()) {
+      std::fill(ready.begin(), ready.end(), 0.0);
+    } else {
+      std::copy_n(table.ends_ns(dependencies.front()), lanes, ready.begin());
+      for (OpIndex before : dependencies.subspan(1)) max_into(ready.data(), table.ends_ns(before), lanes);
+    }
+    double* delays = timing.launch_delays_ns.data() + op * lanes;
+    for (std::size_t l = 0; l < lanes; ++l) {
+      const double delay = table.starts_ns(op)[l] - ready[l];
+      if (delay < -kClockToleranceNs) {
+        ++timing.early_start_count;
+        timing.worst_early_start_ns = std::max(timing.worst_early_start_ns, -delay);
+      }
+      delays[l] = without_implausible(delay);
+    }
+  }
+}
+
+bool takes_median(Kind kind) {
+  switch (kind) {
+    case Kind::kForwardSend:
+    case Kind::kForwardRecv:
+    case Kind::kBackwardSend:
+    case Kind::kBackwardRecv:
+    case Kind::kParamsAllGather:
+    case Kind::kGradsReduceScatter:
+    case Kind::kSeparateGradsAllReduce:
+    case Kind::kLayernormGradsAllReduce:
+    case Kind::kEmbeddingGradsAllReduce:
+    case Kind::kOptimizerClipMainGrad:
+      return true;
+    default:
+      return false;
+  }
+}
+
+}  // namespace
+
+OpTiming measure_ops(const LaneTable& table, const OpGraph& graph) {
+  OpTiming timing;
+  timing.lane_count = table.lane_count();
+  timing.durations_ns.resize(graph.size() * timing.lane_count);
+  timing.launch_delays_ns.resize(graph.size() * timing.lane_count);
+  measure_durations(table, graph, timing);
+  measure_launch_delays(table, graph, timing);
+  return timing;
+}
+
+std::array<double, kKindCount> ideal_durations(const OpTiming& timing, const OpGraph& graph) {
+  std::array<double, kKindCount> ideal{};
+  std::array<std::vector<OpIndex>, kKindCount> ops;
+  for (OpIndex op = 0; op < graph.size(); ++op) ops[static_cast<std::size_t>(graph.op(op).kind)].push_back(op);
+  std::vector<double> values;
+  for (std::size_t kind = 0; kind < kKindCount; ++kind) {
+    values.clear();
+    for (OpIndex op : ops[kind]) {
+      values.insert(values.end(), timing.durations(op), timing.durations(op) + timing.lane_count);
+    }
+    ideal[kind] = takes_median(static_cast<Kind>(kind)) ? median(values) : mean(values);
+  }
+  return ideal;
+}
+
+}  // namespace smon_rt::analysis

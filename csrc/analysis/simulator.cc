@@ -1,0 +1,181 @@
+#include "analysis/simulator.h"
+
+#include <algorithm>
+#include <span>
+
+namespace smon_rt::analysis {
+namespace {
+
+// Enough lanes that the instruction overhead disappears, few enough that the live slots stay in the second-level cache.
+constexpr std::size_t kLanesPerBlock = 256;
+
+void add(double* __restrict target, const OpValues& values, std::size_t first_lane, std::size_t count) {
+  if (values.lanes == nullptr) {
+    for (std::size_t i = 0; i < count; ++i) target[i] += values.constant;
+    return;
+  }
+  const double* __restrict lanes = values.lanes + first_lane;
+  if (values.mask == nullptr) {
+    for (std::size_t i = 0; i < count; ++i) target[i] += lanes[i];
+    return;
+  }
+  const std::uint64_t* __restrict mask = values.mask + first_lane;
+  const double constant = values.constant;
+  for (std::size_t i = 0; i < count; ++i) target[i] += mask[i] != 0 ? lanes[i] : constant;
+}
+
+void max_into(double* __restrict target, const double* __restrict values, std::size_t count) {
+  for (std::size_t i = 0; i < count; ++i) target[i] = std::max(target[i], values[i]);
+}
+
+void last_of_each_step(double* lanes, std::size_t count, std::size_t dp_size) {
+  for (std::size_t begin = 0; begin < count; begin += dp_size) {
+    double last = lanes[begin];
+    for (std::size_t i = 1; i < dp_size; ++i) last = std::max(last, lanes[begin + i]);
+    std::fill_n(lanes + begin, dp_size, last);
+  }
+}
+
+/// One block of lanes on its way through the program. With `ideal`, every lane has a stand-in for the other dp ranks
+/// of its step in the second half of each slot.
+class Block {
+ public:
+  Block(const ReplayProgram& program, const Scenario& scenario, const std::vector<double>* ideal, std::size_t dp_size,
+        std::size_t lane_capacity)
+      : program_(program),
+        scenario_(scenario),
+        ideal_(ideal),
+        dp_size_(dp_size),
+        stride_(ideal == nullptr ? lane_capacity : 2 * lane_capacity),
+        slots_((program.slot_count + 3) * stride_),
+        group_start_(slots_.data() + program.slot_count * stride_),
+        optimizer_end_(group_start_ + stride_),
+        last_end_(optimizer_end_ + stride_) {}
+
+  void run(std::size_t first_lane, std::size_t lane_count) {
+    first_lane_ = first_lane;
+    lane_count_ = lane_count;
+    width_ = ideal_ == nullptr ? lane_count : 2 * lane_count;
+    std::fill_n(optimizer_end_, 2 * stride_, 0.0);
+    for (const ReplayProgram::Instruction& instruction : program_.instructions) {
+      if (instruction.action == ReplayProgram::Action::kComplete) {
+        complete(instruction);
+      } else {
+        start(instruction);
+      }
+    }
+  }
+
+  /// One value per lane; with stand-ins a second one behind it.
+  const double* optimizer_end() const { return optimizer_end_; }
+  const double* last_end() const { return last_end_; }
+
+ private:
+  double* slot(std::uint32_t index) { return slots_.data() + index * stride_; }
+
+  void start(const ReplayProgram::Instruction& instruction) {
+    double* target = slot(instruction.target);
+    const std::span<const std::uint32_t> operands = program_.operands_of(instruction);
+    if (operands.empty()) {
+      std::fill_n(target, width_, 0.0);
+    } else {
+      std::copy_n(slot(operands.front()), width_, target);
+      for (std::uint32_t operand : operands.subspan(1)) max_into(target, slot(operand), width_);
+    }
+    if (!scenario_.launch_delays.empty()) {
+      add(target, scenario_.launch_delays[instruction.op], first_lane_, lane_count_);
+    }
+    if (instruction.action == ReplayProgram::Action::kRun) end(instruction.op, target);
+  }
+
+  void complete(const ReplayProgram::Instruction& instruction) {
+    const std::span<const ReplayProgram::Member> members = program_.members_of(instruction);
+    std::copy_n(slot(members.front().slot), width_, group_start_);
+    for (const ReplayProgram::Member& member : members.subspan(1)) {
+      max_into(group_start_, slot(member.slot), width_);
+    }
+    if (instruction.spans_dp && dp_size_ > 1) wait_for_dp_ranks();
+    for (const ReplayProgram::Member& member : members) {
+      std::copy_n(group_start_, width_, slot(member.slot));
+      end(member.op, slot(member.slot));
+    }
+  }
+
+  void wait_for_dp_ranks() {
+    if (ideal_ == nullptr) {
+      last_of_each_step(group_start_, lane_count_, dp_size_);
+      return;
+    }
+    max_into(group_start_, group_start_ + lane_count_, lane_count_);
+    std::copy_n(group_start_, lane_count_, group_start_ + lane_count_);
+  }
+
+  void end(OpIndex op, double* times) {
+    add(times, scenario_.durations[op], first_lane_, lane_count_);
+    if (ideal_ != nullptr) {
+      const double duration = (*ideal_)[op];
+      for (std::size_t i = lane_count_; i < width_; ++i) times[i] += duration;
+    }
+    if (program_.ends_step[op]) max_into(optimizer_end_, times, width_);
+    if (program_.is_sink[op]) max_into(last_end_, times, width_);
+  }
+
+  const ReplayProgram& program_;
+  const Scenario& scenario_;
+  const std::vector<double>* ideal_;
+  std::size_t dp_size_;
+  std::size_t stride_;
+  std::vector<double> slots_;
+  double* group_start_;
+  double* optimizer_end_;
+  double* last_end_;
+  std::size_t first_lane_ = 0;
+  std::size_t lane_count_ = 0;
+  std::size_t width_ = 0;
+};
+
+}  // namespace
+
+Simulator::Simulator(const OpGraph& graph, std::size_t dp_size, std::size_t step_count)
+    : program_(compile(graph)), dp_size_(dp_size), step_count_(step_count) {}
+
+std::size_t Simulator::steps_per_block() const {
+  return std::min(step_count_, std::max(std::size_t{1}, kLanesPerBlock / dp_size_));
+}
+
+StepEnds Simulator::replay(const Scenario& scenario) const {
+  StepEnds ends;
+  ends.optimizer.reserve(step_count_);
+  ends.last.reserve(step_count_);
+  const std::size_t block_steps = steps_per_block();
+  Block block(program_, scenario, nullptr, dp_size_, block_steps * dp_size_);
+  for (std::size_t step = 0; step < step_count_; step += block_steps) {
+    const std::size_t steps = std::min(block_steps, step_count_ - step);
+    block.run(step * dp_size_, steps * dp_size_);
+    for (std::size_t i = 0; i < steps; ++i) {
+      const double* optimizer = block.optimizer_end() + i * dp_size_;
+      const double* last = block.last_end() + i * dp_size_;
+      ends.optimizer.push_back(*std::max_element(optimizer, optimizer + dp_size_));
+      ends.last.push_back(*std::max_element(last, last + dp_size_));
+    }
+  }
+  return ends;
+}
+
+std::vector<double> Simulator::replay_each_against_ideal(const Scenario& scenario,
+                                                         const std::vector<double>& ideal) const {
+  std::vector<double> ends(lane_count());
+  const std::size_t block_steps = steps_per_block();
+  Block block(program_, scenario, &ideal, dp_size_, block_steps * dp_size_);
+  for (std::size_t step = 0; step < step_count_; step += block_steps) {
+    const std::size_t lanes = std::min(block_steps, step_count_ - step) * dp_size_;
+    block.run(step * dp_size_, lanes);
+    const double* own = block.optimizer_end();
+    // With one dp rank there are no others to wait for.
+    const double* others = dp_size_ > 1 ? own + lanes : own;
+    for (std::size_t i = 0; i < lanes; ++i) ends[step * dp_size_ + i] = std::max(own[i], others[i]);
+  }
+  return ends;
+}
+
+}  // namespace smon_rt::analysis

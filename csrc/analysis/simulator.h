@@ -1,0 +1,68 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "analysis/op_graph.h"
+#include "analysis/replay_program.h"
+
+namespace smon_rt::analysis {
+
+/// Where a replay takes the duration or launch delay of one op from, in nanoseconds.
+struct OpValues {
+  const double* lanes = nullptr;         // one value per lane; null: `constant` in every lane
+  double constant = 0;                   // in every lane, or where `mask` is 0
+  const std::uint64_t* mask = nullptr;   // per lane all ones or 0; null: `lanes` everywhere
+};
+
+/// What a replay assumes for every op of the graph.
+struct Scenario {
+  std::vector<OpValues> durations;
+  std::vector<OpValues> launch_delays;  // empty: none in any lane
+  // What values and masks point to where a scenario made them itself. A move keeps the pointers valid, a copy would not.
+  std::vector<std::vector<double>> owned_lanes;
+  std::vector<std::vector<std::uint64_t>> owned_masks;
+
+  Scenario() = default;
+  Scenario(Scenario&&) = default;
+  Scenario& operator=(Scenario&&) = default;
+};
+
+/// When the steps of a replay end, from the start of the step, in nanoseconds.
+struct StepEnds {
+  std::vector<double> optimizer;  // last optimizer: the step time
+  std::vector<double> last;       // last op of any kind
+};
+
+/// Replays the lanes of a job through its graph: each op starts when all that it waits for has ended (plus its launch
+/// delay), a communication ends its own transfer after the last of its group has started.
+///
+/// Threading: const and without shared state, so replays may run side by side.
+/// Cost: one pass over ops x lanes; lanes are processed in blocks of whole steps, so memory does not grow with the
+/// number of steps.
+class Simulator {
+ public:
+  Simulator(const OpGraph& graph, std::size_t dp_size, std::size_t step_count);
+
+  /// Lanes of the same step wait for each other in groups that span data parallelism.
+  StepEnds replay(const Scenario& scenario) const;
+
+  /// Answers "what if only this one lane's dp rank ran `scenario`, and all others `ideal`" for every lane at once:
+  /// the ideal ranks of a step are all alike, so one of them stands for the rest, and each lane is replayed beside
+  /// its own stand-in. `ideal` holds one duration per op. Launch delays are none.
+  /// Returns the step time of each lane, [step · dp_size + dp_rank].
+  std::vector<double> replay_each_against_ideal(const Scenario& scenario, const std::vector<double>& ideal) const;
+
+  std::size_t lane_count() const { return dp_size_ * step_count_; }
+  std::size_t dp_size() const { return dp_size_; }
+
+ private:
+  std::size_t steps_per_block() const;
+
+  ReplayProgram program_;
+  std::size_t dp_size_;
+  std::size_t step_count_;
+};
+
+}  // namespace smon_rt::analysis

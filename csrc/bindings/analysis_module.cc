@@ -1,0 +1,270 @@
+// The Python module smon_rt._analysis: the analysis engine behind one function. Never loaded by a training process
+// that records. python/smon_rt/_analysis.pyi holds the types.
+
+#include <pybind11/functional.h>
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+
+#include <chrono>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "analysis/analyze.h"
+#include "analysis/arrow_c_data.h"
+#include "analysis/op_columns.h"
+#include "format/kind.h"
+
+namespace py = pybind11;
+
+namespace smon_rt::analysis {
+namespace {
+
+constexpr double kSecondsPerNs = 1e-9;
+
+// Thrown across the binding only: the engine itself reports by Result.
+struct AnalysisError {
+  std::string message;
+};
+
+// Owns what __arrow_c_array__ hands out: two capsules that release their contents when they go.
+class ArrowBatch {
+ public:
+  explicit ArrowBatch(const py::object& batch) {
+    if (!py::hasattr(batch, "__arrow_c_array__")) {
+      throw py::type_error("ops must offer __arrow_c_array__, as a pyarrow.RecordBatch does");
+    }
+    capsules_ = batch.attr("__arrow_c_array__")();
+    if (capsules_.size() != 2) throw py::type_error("__arrow_c_array__ must return a schema and an array capsule");
+  }
+
+  const ArrowSchema& schema() const { return *get<ArrowSchema>(0, "arrow_schema"); }
+  const ArrowArray& array() const { return *get<ArrowArray>(1, "arrow_array"); }
+
+ private:
+  template <typename T>
+  T* get(std::size_t index, const char* name) const {
+    void* pointer = PyCapsule_GetPointer(py::object(capsules_[index]).ptr(), name);
+    if (pointer == nullptr) throw py::error_already_set();
+    return static_cast<T*>(pointer);
+  }
+
+  py::tuple capsules_;
+};
+
+JobLayout layout_of(const py::dict& meta) {
+  auto size = [&](const char* key) {
+    if (!meta.contains(key)) throw AnalysisError{std::string("meta lacks ") + key};
+    return meta[key].cast<std::int32_t>();
+  };
+  return {size("dp_size"), size("pp_size"), size("tp_size"), size("cp_size"), size("vpp_size"), size("world_size")};
+}
+
+std::vector<double> to_seconds(std::vector<double> values_ns) {
+  for (double& value : values_ns) value *= kSecondsPerNs;
+  return values_ns;
+}
+
+py::dict by_name(const Breakdown& breakdown) {
+  py::dict result;
+  for (std::size_t i = 0; i < breakdown.names.size(); ++i) result[py::str(breakdown.names[i])] = breakdown.ratios[i];
+  return result;
+}
+
+py::dict by_name_by_step(const Breakdown& breakdown) {
+  py::dict result;
+  for (std::size_t i = 0; i < breakdown.names.size(); ++i) {
+    result[py::str(breakdown.names[i])] = breakdown.ratios_by_step[i];
+  }
+  return result;
+}
+
+template <typename Of>
+py::dict three_ways(const Breakdowns& breakdowns, Of of) {
+  py::dict result;
+  result["kind"] = of(breakdowns.kind);
+  result["stage"] = of(breakdowns.stage);
+  result["dp_rank"] = of(breakdowns.dp_rank);
+  return result;
+}
+
+// [dp_rank · pp_size + stage] to [dp_rank][stage].
+template <typename T>
+py::list by_worker(const std::vector<T>& values, std::size_t pp_size) {
+  py::list result;
+  for (std::size_t begin = 0; begin < values.size(); begin += pp_size) {
+    py::list row;
+    for (std::size_t stage = 0; stage < pp_size; ++stage) row.append(py::cast(values[begin + stage]));
+    result.append(row);
+  }
+  return result;
+}
+
+py::object known_or_none(double value, bool is_known) {
+  return is_known ? py::object(py::float_(value)) : py::object(py::none());
+}
+
+py::dict to_dict(const Contribution& contribution) {
+  py::dict result;
+  py::list workers;
+  for (const auto& [dp_rank, stage] : contribution.workers) {
+    py::list worker;
+    worker.append(dp_rank);
+    worker.append(stage);
+    workers.append(worker);
+  }
+  result["ratio"] = contribution.ratio;
+  result["added_ratio"] = contribution.added_ratio;
+  result["workers"] = workers;
+  result["removed_s"] = contribution.removed_ns * kSecondsPerNs;
+  result["added_s"] = contribution.added_ns * kSecondsPerNs;
+  result["removed_s_by_step"] = to_seconds(contribution.removed_step_ns);
+  return result;
+}
+
+void put_slowdowns(py::dict& result, const Analysis& analysis, std::size_t pp_size) {
+  py::dict slowdown;
+  slowdown["value"] = analysis.slowdown;
+  slowdown["low"] = known_or_none(analysis.slowdown_interval.low, analysis.slowdown_interval.is_known);
+  slowdown["high"] = known_or_none(analysis.slowdown_interval.high, analysis.slowdown_interval.is_known);
+  result["slowdown"] = slowdown;
+  result["launch_slowdown"] = analysis.launch_slowdown;
+  result["slowdown_by_step"] = analysis.slowdown_by_step;
+  result["launch_slowdown_by_step"] = analysis.launch_slowdown_by_step;
+  result["slowdown_by"] = three_ways(analysis.slowdowns, by_name);
+  result["slowdown_by_by_step"] = three_ways(analysis.slowdowns, by_name_by_step);
+  result["launch_slowdown_by"] = three_ways(analysis.launch_slowdowns, by_name);
+  result["launch_slowdown_by_by_step"] = three_ways(analysis.launch_slowdowns, by_name_by_step);
+  result["slowdown_by_worker"] = by_worker(analysis.worker_slowdowns, pp_size);
+  result["slowdown_by_worker_by_step"] = by_worker(analysis.worker_slowdowns_by_step, pp_size);
+  result["slowdown_by_worker_min"] = by_worker(analysis.worker_slowdowns_min, pp_size);
+}
+
+void put_evidence(py::dict& result, const Analysis& analysis, std::size_t pp_size) {
+  result["m_w"] = to_dict(analysis.slowest_workers);
+  result["m_w_exact"] = to_dict(analysis.slowest_workers_exact);
+  result["m_s"] = to_dict(analysis.last_stage);
+  py::dict removals;
+  for (const Removal& removal : analysis.removals) removals[py::str(removal.name)] = to_seconds(removal.step_ns);
+  removals["worker_top"] = to_seconds(analysis.slowest_workers_exact.removed_step_ns);
+  result["removals"] = removals;
+  py::dict where;
+  where["worker"] = py::make_tuple(analysis.worst_worker.first, analysis.worst_worker.second);
+  where["stage"] = analysis.worst_stage;
+  result["removal_where"] = where;
+  py::dict medians;
+  medians["forward_compute"] = by_worker(to_seconds(analysis.forward_medians_ns), pp_size);
+  medians["backward_compute"] = by_worker(to_seconds(analysis.backward_medians_ns), pp_size);
+  result["worker_median_s"] = medians;
+  py::dict forward_backward;
+  forward_backward["correlation"] = analysis.forward_backward.correlation;
+  forward_backward["forward_cv"] = analysis.forward_backward.forward_cv;
+  result["forward_backward"] = forward_backward;
+  py::dict fidelity, early_starts;
+  early_starts["count"] = analysis.fidelity.early_start_count;
+  early_starts["worst_s"] = analysis.fidelity.worst_early_start_ns * kSecondsPerNs;
+  fidelity["simulation_error_mean"] = analysis.fidelity.simulation_error_mean;
+  fidelity["simulation_error_worst"] = analysis.fidelity.simulation_error_worst;
+  fidelity["early_starts"] = early_starts;
+  result["fidelity"] = fidelity;
+}
+
+py::dict to_dict(const Analysis& analysis, const JobLayout& layout) {
+  const auto pp_size = static_cast<std::size_t>(layout.pp_size);
+  py::dict result, step_time_s;
+  result["steps"] = analysis.steps;
+  result["dp_size"] = layout.dp_size;
+  result["pp_size"] = layout.pp_size;
+  result["op_count"] = analysis.op_count;
+  result["worker_rank"] = by_worker(analysis.worker_ranks, pp_size);
+  step_time_s["base"] = to_seconds(analysis.base_step_ns);
+  step_time_s["nodelay"] = to_seconds(analysis.nodelay_step_ns);
+  step_time_s["ideal"] = to_seconds(analysis.ideal_step_ns);
+  result["step_time_s"] = step_time_s;
+  put_slowdowns(result, analysis, pp_size);
+  put_evidence(result, analysis, pp_size);
+  return result;
+}
+
+// Between replays: gives Ctrl-C and the progress bar their turn. An exception they raise is kept for later, since it
+// must not unwind through the engine.
+class ProgressCall {
+ public:
+  explicit ProgressCall(py::object callback) : callback_(std::move(callback)) {}
+
+  bool operator()(int done, int total) {
+    py::gil_scoped_acquire gil;
+    if (PyErr_CheckSignals() == 0) {
+      if (callback_.is_none()) return true;
+      try {
+        callback_(done, total);
+        return true;
+      } catch (py::error_already_set& raised) {
+        raised.restore();
+      }
+    }
+    error_.emplace();
+    return false;
+  }
+
+  void rethrow() {
+    if (error_) throw py::error_already_set(std::move(*error_));
+  }
+
+ private:
+  py::object callback_;
+  std::optional<py::error_already_set> error_;
+};
+
+py::dict analyze_batch(const py::object& batch, const py::dict& meta, const py::object& progress) {
+  const JobLayout layout = layout_of(meta);
+  const ArrowBatch arrow(batch);
+  auto columns = view_arrow_columns(arrow.schema(), arrow.array());
+  if (!columns) throw AnalysisError{columns.error().message};
+  ProgressCall on_progress(progress);
+  const auto begin = std::chrono::steady_clock::now();
+  Result<Analysis> analysis = [&] {
+    py::gil_scoped_release no_gil;
+    return analyze(*columns, layout, [&](int done, int total) { return on_progress(done, total); });
+  }();
+  const std::chrono::duration<double, std::milli> elapsed = std::chrono::steady_clock::now() - begin;
+  on_progress.rethrow();
+  if (!analysis) throw AnalysisError{analysis.error().message};
+  py::dict result = to_dict(*analysis, layout);
+  py::dict timing;
+  timing["analyze"] = elapsed.count();
+  result["timing_ms"] = timing;
+  return result;
+}
+
+py::object bootstrap(const std::vector<double>& values, const std::vector<std::int64_t>& steps) {
+  if (values.size() != steps.size()) throw py::value_error("values and steps must have the same length");
+  const Interval interval = bootstrap_mean(values, steps);
+  return interval.is_known ? py::object(py::make_tuple(interval.low, interval.high)) : py::object(py::none());
+}
+
+}  // namespace
+}  // namespace smon_rt::analysis
+
+PYBIND11_MODULE(_analysis, module) {
+  using namespace smon_rt::analysis;  // NOLINT: the module's own namespace
+  module.doc() = "The what-if engine of smon_rt.";
+  py::tuple names(smon_rt::kKindCount);
+  for (std::size_t i = 0; i < smon_rt::kKindCount; ++i) names[i] = py::str(std::string(smon_rt::kKindNames[i]));
+  module.attr("KIND_NAMES") = names;
+
+  static PyObject* analysis_error = PyErr_NewException("smon_rt._analysis.AnalysisError", PyExc_ValueError, nullptr);
+  module.attr("AnalysisError") = py::handle(analysis_error);
+  py::register_exception_translator([](std::exception_ptr pending) {
+    try {
+      if (pending) std::rethrow_exception(pending);
+    } catch (const AnalysisError& error) {
+      PyErr_SetString(analysis_error, error.message.c_str());
+    }
+  });
+
+  module.def("analyze", &analyze_batch, py::arg("batch"), py::arg("meta"), py::arg("progress") = py::none());
+  module.def("bootstrap_mean", &bootstrap, py::arg("values"), py::arg("steps"));
+}
