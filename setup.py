@@ -1,7 +1,7 @@
 """Hands the extension modules to CMake; everything else is in pyproject.toml.
 
 `pip install -e .` builds in build/release by the release preset, the same tree that `cmake --build` uses, and leaves
-the modules in python/smon_rt. A wheel is built apart, in pip's own temporary folder, without tests.
+the modules in python/smon_rt. A wheel is built apart, in a fresh folder, so that nothing stale gets into it.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 from setuptools import Extension, setup
@@ -56,4 +57,9 @@ class CMakeBuild(build_ext):
         subprocess.run([cmake, "--build", str(build_dir), "-j", jobs, "--target", *targets], cwd=ROOT, check=True)
 
 
-setup(ext_modules=[Extension("smon_rt._analysis", sources=[])], cmdclass={"build_ext": CMakeBuild})
+with tempfile.TemporaryDirectory(prefix="smon-rt-build-") as fresh_folder:
+    setup(
+        ext_modules=[Extension("smon_rt._analysis", sources=[])],
+        cmdclass={"build_ext": CMakeBuild},
+        options={"build": {"build_base": fresh_folder}},
+    )
