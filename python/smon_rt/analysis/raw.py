@@ -1,0 +1,112 @@
+"""The engine's answer as Python sees it: the dict that `smon_rt._analysis.analyze` returns, typed.
+
+Times are seconds, kinds are snake_case, lists run over steps, nested lists are `[dp_rank][stage]`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TypedDict
+
+
+class RawStepTimes(TypedDict):
+    """Seconds per step: as recorded, without launch delays, and with every op at its ideal too."""
+
+    base: Sequence[float]
+    nodelay: Sequence[float]
+    ideal: Sequence[float]
+
+
+class RawInterval(TypedDict):
+    """A value and its 95 % interval; no interval with a single step."""
+
+    value: float
+    low: float | None
+    high: float | None
+
+
+class RawGroups(TypedDict):
+    """A slowdown for each kind, stage and dp rank."""
+
+    kind: Mapping[str, float]
+    stage: Mapping[str, float]
+    dp_rank: Mapping[str, float]
+
+
+class RawGroupsByStep(TypedDict):
+    """`RawGroups`, one value a step."""
+
+    kind: Mapping[str, Sequence[float]]
+    stage: Mapping[str, Sequence[float]]
+    dp_rank: Mapping[str, Sequence[float]]
+
+
+class RawContribution(TypedDict):
+    """What fixing a set of workers gives back (`ratio`), or adding only them takes (`added_ratio`)."""
+
+    ratio: float
+    added_ratio: float
+    workers: Sequence[Sequence[int]]
+    removed_s: float
+    added_s: float
+    removed_s_by_step: Sequence[float]
+
+
+class RawRemovalWhere(TypedDict):
+    """Which worker and which stage the removals of the same name fix."""
+
+    worker: Sequence[int]
+    stage: int
+
+
+class RawForwardBackward(TypedDict):
+    """Do slow forwards have slow backwards, and how much do forwards vary?"""
+
+    correlation: float
+    forward_cv: float
+
+
+class RawEarlyStarts(TypedDict):
+    """Ops that start before what they wait for has ended."""
+
+    count: int
+    worst_s: float
+
+
+class RawFidelity(TypedDict):
+    """How far the replay is from the recorded steps."""
+
+    simulation_error_mean: float
+    simulation_error_worst: float
+    early_starts: RawEarlyStarts
+
+
+class RawResult(TypedDict):
+    """All that the engine returns."""
+
+    steps: Sequence[int]
+    dp_size: int
+    pp_size: int
+    op_count: int
+    worker_rank: Sequence[Sequence[int]]
+    step_time_s: RawStepTimes
+    slowdown: RawInterval
+    launch_slowdown: float
+    slowdown_by_step: Sequence[float]
+    launch_slowdown_by_step: Sequence[float]
+    slowdown_by: RawGroups
+    slowdown_by_by_step: RawGroupsByStep
+    launch_slowdown_by: RawGroups
+    launch_slowdown_by_by_step: RawGroupsByStep
+    slowdown_by_worker: Sequence[Sequence[float]]
+    slowdown_by_worker_by_step: Sequence[Sequence[Sequence[float]]]
+    slowdown_by_worker_min: Sequence[Sequence[float]]
+    m_w: RawContribution
+    m_w_exact: RawContribution
+    m_s: RawContribution
+    removals: Mapping[str, Sequence[float]]
+    removal_where: RawRemovalWhere
+    worker_median_s: Mapping[str, Sequence[Sequence[float]]]
+    forward_backward: RawForwardBackward
+    fidelity: RawFidelity
+    timing_ms: Mapping[str, float]

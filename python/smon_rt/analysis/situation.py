@@ -1,0 +1,73 @@
+"""What the verdict is drawn from, and what the loss costs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from smon_rt.analysis.causes import Cause
+from smon_rt.analysis.units import is_finite
+
+#: Under this slowdown the headline says that nothing is worth fixing (healthy noise alone gives up to 1.04).
+WORTH_FIXING_SLOWDOWN = 1.1
+_SECONDS_PER_HOUR = 3600
+_HOURS_PER_DAY = 24
+
+
+@dataclass(frozen=True, slots=True)
+class Situation:
+    """All that the verdict is drawn from. Step times are means in seconds; dp and pp count what was recorded.
+
+    A worker has `members` ranks, which move together (`members_are` names their dimensions).
+    """
+
+    world: int
+    dp: int
+    pp: int
+    members: int
+    members_are: str
+    step_count: int
+    steps_chosen: bool
+    base_s: float
+    nodelay_s: float
+    ideal_s: float
+    slowdown: float
+    slowdown_low: float | None
+    slowdown_high: float | None
+    m_w: float
+    m_w_exact: float
+    m_s: float
+    simulation_error_mean: float
+    simulation_error_worst: float
+    early_start_count: int
+    early_start_worst_s: float
+    causes: Sequence[Cause]
+    gpu_hour_price: float
+    currency: str
+
+    @property
+    def is_worth_fixing(self) -> bool:
+        """False where the slowdown is small or unknown."""
+        return is_finite(self.slowdown) and self.slowdown >= WORTH_FIXING_SLOWDOWN
+
+    @property
+    def worker_count(self) -> int:
+        """Recorded (dp rank, stage) cells."""
+        return self.dp * self.pp
+
+    def cause(self, name: str) -> Cause | None:
+        """The cause of that name, if the trace can show it."""
+        return next((cause for cause in self.causes if cause.cause == name), None)
+
+
+def gpu_hours(situation: Situation, actual_s: float) -> float:
+    """GPU-hours that the analysed steps took beyond their ideal."""
+    excess_s = max(0.0, actual_s - situation.ideal_s)
+    return excess_s * situation.step_count * situation.world / _SECONDS_PER_HOUR
+
+
+def gpu_hours_per_day(situation: Situation, actual_s: float) -> float:
+    """GPU-hours that a day at this rate loses."""
+    if not actual_s > 0:
+        return 0.0
+    return _HOURS_PER_DAY * situation.world * max(0.0, 1 - situation.ideal_s / actual_s)

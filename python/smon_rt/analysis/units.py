@@ -1,0 +1,77 @@
+"""Numbers as people read them, the same in the verdict, the terminal and the page. Never prints nan or inf."""
+
+from __future__ import annotations
+
+import math
+
+UNKNOWN = "unknown"
+
+
+def is_finite(value: float | None) -> bool:
+    """True for a number that can be printed and compared."""
+    return value is not None and math.isfinite(value)
+
+
+def finite_or_none(value: float | None) -> float | None:
+    """The value, or None where it is missing, nan or infinite (JSON has neither)."""
+    return value if value is not None and math.isfinite(value) else None
+
+
+def three_digits(value: float) -> str:
+    """Three significant digits without an exponent, thousands separated: 17.9, 758, 12,345, 0.0123."""
+    magnitude = abs(value)
+    if magnitude >= 99.95:
+        return f"{value:,.0f}"
+    if magnitude >= 9.995:
+        return f"{value:.1f}"
+    if magnitude >= 0.9995:
+        return f"{value:.2f}"
+    return f"{value:.3g}" if magnitude >= 1e-4 else "0"
+
+
+def seconds(value: float | None) -> str:
+    """A duration: 46.6 s, 2.21 s, 184 ms, 12.5 µs."""
+    if value is None or not math.isfinite(value):
+        return UNKNOWN
+    magnitude = abs(value)
+    if magnitude >= 0.9995:
+        return f"{three_digits(value)} s"
+    if magnitude >= 0.9995e-3:
+        return f"{three_digits(value * 1e3)} ms"
+    return f"{three_digits(value * 1e6)} µs" if magnitude >= 0.5e-6 else "0 s"
+
+
+def seconds_change(before: float, after: float) -> str:
+    """Two durations in the unit of the first: `46.6 → 23.5 s`."""
+    for limit, factor, unit in ((0.9995, 1.0, "s"), (0.9995e-3, 1e3, "ms")):
+        if abs(before) >= limit:
+            return f"{three_digits(before * factor)} → {three_digits(after * factor)} {unit}"
+    return f"{three_digits(before * 1e6)} → {three_digits(after * 1e6)} µs"
+
+
+def percent(part: float | None, digits: int = 0) -> str:
+    """A ratio in per cent; `nothing` where it rounds to zero."""
+    if part is None or not math.isfinite(part):
+        return UNKNOWN
+    text = f"{part * 100:,.{digits}f}"
+    return "nothing" if float(text.replace(",", "")) == 0 else f"{text} %"
+
+
+def ratio(value: float | None, digits: int = 2) -> str:
+    """A slowdown or another ratio; `–` where it is undefined, and no minus before a zero."""
+    return f"{round(value, digits) + 0.0:.{digits}f}" if value is not None and math.isfinite(value) else "–"
+
+
+def counted(count: int, noun: str) -> str:
+    """`1 step`, `1,024 workers`."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
+def money(amount: float, currency: str) -> str:
+    """An amount with two decimals; dollars get their sign."""
+    return f"${amount:,.2f}" if currency == "USD" else f"{amount:,.2f} {currency}"
+
+
+def price(amount: float, currency: str) -> str:
+    """A price per GPU-hour, as short as it can be said."""
+    return f"${amount:g}" if currency == "USD" else f"{amount:g} {currency}"

@@ -1,0 +1,235 @@
+"""The verdict's seven lines: slowdown, cause, scope, gain, cost, action, trust."""
+
+from __future__ import annotations
+
+from smon_rt.analysis.causes import Cause
+from smon_rt.analysis.situation import Situation, gpu_hours, gpu_hours_per_day
+from smon_rt.analysis.units import (
+    counted,
+    is_finite,
+    money,
+    percent,
+    price,
+    ratio,
+    seconds,
+    seconds_change,
+    three_digits,
+)
+
+_LABEL_WIDTH = 9
+#: A share of the loss that is said as "all of the loss".
+_ALL_OF_THE_LOSS = 0.98
+#: How far above the ideal the repaired step must stay for the ideal to be worth a word.
+_IDEAL_IN_SIGHT = 1.005
+#: Ops that start before their dependencies end by less than this part of a step cannot change the answer.
+_EARLY_START_RATIO = 0.001
+CAUSE_WORDS = {
+    "worker": "worker",
+    "stage": "stage",
+    "sequence_length": "sequence lengths",
+    "gc": "garbage collection",
+    "pp_communication": "pp communication",
+    "dp_communication": "dp communication",
+    "host_launch_delay": "host launch delay",
+    "noise": "noise",
+    "none": "none",
+}
+
+
+def verdict_text(situation: Situation, cause: Cause | None, action: str, actual_s: float) -> str:
+    """All seven lines; `actual_s` is the step time that the loss is counted from."""
+    lines = {
+        "slowdown": _slowdown_line(situation, cause),
+        "cause": _cause_line(situation, cause),
+        "scope": _scope_line(situation, cause),
+        "gain": _gain_line(situation, cause),
+        "cost": _cost_line(situation, cause, actual_s),
+        "action": action,
+        "trust": _trust_line(situation),
+    }
+    return "\n".join(f"{label:<{_LABEL_WIDTH}}{line}" for label, line in lines.items())
+
+
+def action_of(situation: Situation, cause: Cause | None) -> str:
+    """What to do next."""
+    if cause is None:
+        if situation.is_worth_fixing:
+            return "no single repair helps: see the table by kind, and record more steps"
+        return "nothing to repair"
+    where = cause.where
+    if cause.cause == "worker":
+        if cause.detail.get("peers") == "other_stages":
+            return f"check rank {where.rank}'s GPU (clocks, ECC, neighbours), or give stage {where.stage} fewer layers"
+        if len(cause.detail.get("workers", ())) > 1:
+            return f"take the machines of these workers out (rank {where.rank} first), or check their GPUs"
+        check = "check its GPU (clocks, ECC, neighbours) before the next restart"
+        return f"take rank {where.rank}'s machine out, or {check}"
+    if cause.cause == "stage":
+        why = " (it also computes the loss)" if cause.detail.get("is_last_stage") else ""
+        return f"move layers from stage {where.stage}{why} to the other stages"
+    return _JOB_ACTIONS[cause.cause]
+
+
+_JOB_ACTIONS = {
+    "sequence_length": "balance microbatches by attention cost (sum of squared sequence lengths), not by token count",
+    "gc": "run garbage collection at the same step on all ranks",
+    "pp_communication": "check the links between neighbouring stages, and that sends overlap compute",
+    "dp_communication": "check the links of the data-parallel groups, and overlap gradient reduction with the backward",
+    "host_launch_delay": "look at the host between ops: data loading, Python overhead, busy CPUs",
+}
+
+
+def probable_cause_of(cause: Cause | None) -> str | None:
+    """The most likely reason behind the named cause, as far as a trace without host facts can tell."""
+    if cause is None:
+        return None
+    if cause.cause == "worker":
+        if cause.detail.get("peers") == "other_stages":
+            return "a slow GPU or host, or a stage with more work: one dp rank cannot tell them apart"
+        return "a slow GPU or host"
+    if cause.cause == "stage":
+        last = ": the last stage also computes the loss" if cause.detail.get("is_last_stage") else ""
+        return f"uneven layers{last}"
+    return _JOB_PROBABLE_CAUSES[cause.cause]
+
+
+_JOB_PROBABLE_CAUSES = {
+    "sequence_length": "microbatches of equal tokens but unequal sequence lengths",
+    "gc": "garbage collection at different steps on different ranks",
+    "pp_communication": "slow or shared links between stages",
+    "dp_communication": "slow or shared links of the data-parallel groups",
+    "host_launch_delay": "the host launches work late",
+}
+
+
+def _slowdown_line(situation: Situation, cause: Cause | None) -> str:
+    if not is_finite(situation.slowdown):
+        return "unknown: the steps take no time"
+    interval = ""
+    if is_finite(situation.slowdown_low) and is_finite(situation.slowdown_high):
+        interval = f" ({ratio(situation.slowdown_low)}–{ratio(situation.slowdown_high)})"
+    excess_s = max(0.0, situation.nodelay_s - situation.ideal_s)
+    lost = percent(max(0.0, 1 - 1 / situation.slowdown) if situation.slowdown > 0 else None)
+    gpus = f"{counted(situation.world, 'GPU')}{chr(39) if situation.world != 1 else chr(39) + 's'} time"
+    value = f"{ratio(situation.slowdown)}{interval}"
+    if situation.is_worth_fixing:
+        return f"{value}: {lost} of {gpus} is lost, {seconds(excess_s)} a step"
+    loss = "nothing is lost" if lost == "nothing" else f"{lost} of {gpus}, {seconds(excess_s)} a step"
+    headline = f"{value}: no straggler worth fixing ({loss})"
+    if cause is not None and cause.cause == "host_launch_delay":
+        headline += f", but launch delays take {percent(cause.gain_s_per_step / situation.base_s)} of the step"
+    return headline
+
+
+def _cause_line(situation: Situation, cause: Cause | None) -> str:
+    if cause is None:
+        largest = next((other for other in situation.causes if other.gain_s_per_step > 0), None)
+        if largest is None or not situation.base_s > 0:
+            return "none: no repair gives anything back"
+        part = percent(largest.gain_s_per_step / situation.base_s, 1)
+        return f"none stands out: the largest, {_place(largest)}, is {part} of the step"
+    words = [_place(cause) + ":"]
+    if cause.cause == "worker":
+        words.append(_times_slower(cause, "its peers" if cause.detail.get("peers") == "same_stage" else "other stages"))
+    elif cause.cause == "stage":
+        words.append(_times_slower(cause, "other stages"))
+    elif cause.cause == "sequence_length":
+        words.append(f"forward times vary by {percent(cause.detail.get('forward_cv'))} and backward follows,")
+    elif situation.base_s > 0:
+        words.append(f"{percent(cause.gain_s_per_step / situation.base_s)} of the step,")
+    if cause.persistence_ratio is not None:
+        persistent_count = round(cause.persistence_ratio * situation.step_count)
+        words.append(f"in {persistent_count:,} of {counted(situation.step_count, 'step')}")
+    return " ".join(words).rstrip(",")
+
+
+def _place(cause: Cause) -> str:
+    where = cause.where
+    if cause.cause == "worker":
+        others = len(cause.detail.get("workers", ())) - 1
+        more = f" and {others} more" if others > 0 else ""
+        return f"worker: rank {where.rank} (dp {where.dp_rank}, stage {where.stage}){more}"
+    return f"stage {where.stage}" if cause.cause == "stage" else CAUSE_WORDS[cause.cause]
+
+
+def _times_slower(cause: Cause, peers: str) -> str:
+    """`forward 2.5x, backward 2.3x its peers,` as far as both are known."""
+    ratios = {kind: cause.detail.get(f"{kind}_compute_ratio") for kind in ("forward", "backward")}
+    known = [f"{kind} {value:.1f}x" for kind, value in ratios.items() if value is not None and is_finite(value)]
+    return f"{', '.join(known)} {peers}," if known else f"slowdown {ratio(cause.detail.get('slowdown'))},"
+
+
+def _scope_line(situation: Situation, cause: Cause | None) -> str:
+    scope = "the whole job"
+    if cause is not None and cause.cause == "worker":
+        count = len(cause.detail.get("workers", ()))
+        scope = "one worker" if count <= 1 else f"the slowest {count:,} of {situation.worker_count:,} workers together"
+        if count <= 1 and situation.members > 1:
+            scope += f" (its {situation.members} {situation.members_are} members move together)"
+    elif cause is not None and cause.cause == "stage":
+        scope = f"one stage ({counted(situation.dp, 'worker')})"
+    elif cause is not None and cause.cause in ("pp_communication", "dp_communication"):
+        scope = "links"
+    others = [name for name in _SCOPE_WORDS if cause is None or cause.cause != name]
+    shares = [(_SCOPE_WORDS[name], _share(other)) for name in others if (other := situation.cause(name)) is not None]
+    # The verb once is enough.
+    rest = [f"{words}{' ' if index else ' gives back '}{share}" for index, (words, share) in enumerate(shares)]
+    return "; ".join([scope, ", ".join(rest)]) if rest else scope
+
+
+_SCOPE_WORDS = {"pp_communication": "pp communication", "dp_communication": "dp communication", "gc": "gc"}
+
+
+def _share(cause: Cause | None) -> str:
+    if cause is None or cause.share is None or cause.gain_s_per_step <= 0:
+        return "nothing"
+    return percent(cause.share)
+
+
+def _gain_line(situation: Situation, cause: Cause | None) -> str:
+    if cause is None:
+        return "no single repair gives back 3 % of the step"
+    # What the headline calls lost excludes launch delays, so the part given back is counted without them too.
+    is_delay = cause.cause == "host_launch_delay"
+    loss_s = (situation.base_s if is_delay else situation.nodelay_s) - situation.ideal_s
+    part = cause.gain_s_per_step / loss_s if loss_s > 0 else None
+    if part is None:
+        back = seconds(cause.gain_s_per_step) + " a step"
+    else:
+        back = ("all" if part >= _ALL_OF_THE_LOSS else percent(part)) + " of the loss"
+    # The simulated repair may beat the ideal (a mean that the straggler is part of); promise no more than the ideal.
+    repaired_s = max(situation.ideal_s, situation.base_s - cause.gain_s_per_step)
+    line = f"fixing it gives back {back}: {seconds_change(situation.base_s, repaired_s)} a step"
+    if repaired_s > _IDEAL_IN_SIGHT * situation.ideal_s:
+        line += f" (ideal {seconds(situation.ideal_s)})"
+    return line
+
+
+def _cost_line(situation: Situation, cause: Cause | None, actual_s: float) -> str:
+    hours = gpu_hours(situation, actual_s)
+    per_day = gpu_hours_per_day(situation, actual_s)
+    delays = " with launch delays" if cause is not None and cause.cause == "host_launch_delay" else ""
+    steps = "this step" if situation.step_count == 1 else f"these {counted(situation.step_count, 'step')}"
+    return (
+        f"{three_digits(hours)} GPU-hours{delays}, {money(hours * situation.gpu_hour_price, situation.currency)} at "
+        f"{price(situation.gpu_hour_price, situation.currency)} per GPU-hour in {steps}; "
+        f"{three_digits(per_day)} GPU-hours a day at this rate"
+    )
+
+
+def _trust_line(situation: Situation) -> str:
+    steps = counted(situation.step_count, "step")
+    parts = [
+        f"{steps}, as chosen" if situation.steps_chosen else f"{situation.step_count:,} of {steps}",
+        f"{situation.worker_count:,} of {counted(situation.worker_count, 'worker')}",
+        f"replay error {_error(situation.simulation_error_mean)} (worst {_error(situation.simulation_error_worst)})",
+    ]
+    if situation.early_start_worst_s > _EARLY_START_RATIO * situation.base_s:
+        early = f"{counted(situation.early_start_count, 'op')} before their dependencies' end"
+        parts.append(f"{early} (worst {seconds(situation.early_start_worst_s)})")
+    return ", ".join([*parts, "no drops recorded, times and clocks as recorded"])
+
+
+def _error(value: float) -> str:
+    """A replay error: zero is a number here, not "nothing"."""
+    return f"{value * 100:.1f} %" if is_finite(value) else "unknown"

@@ -1,0 +1,178 @@
+"""`smon analyze`: what a job loses to stragglers, to which cause, and where."""
+
+from __future__ import annotations
+
+import glob
+import math
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, TextIO
+
+import click
+
+from smon_rt.errors import SmonError, TraceError
+
+if TYPE_CHECKING:
+    from smon_rt.analysis.report import Report
+
+Progress = Callable[[int, int], None]
+EXIT_THRESHOLD = 1
+EXIT_BAD_INPUT = 2
+
+
+def _steps(_context: click.Context, _parameter: click.Parameter, text: str | None) -> range | None:
+    """`20-40` or `20` as a range; a range answers `in` without holding every number."""
+    if text is None:
+        return None
+    first, dash, last = text.partition("-")
+    try:
+        steps = range(int(first), int(last if dash else first) + 1)
+    except ValueError:
+        raise click.BadParameter(f"{text!r} is no step range: write A-B, e.g. 20-40") from None
+    if not steps:
+        raise click.BadParameter(f"{text!r} is empty: the first step comes first")
+    return steps
+
+
+def _finite(_context: click.Context, _parameter: click.Parameter, value: float | None) -> float | None:
+    if value is not None and not (math.isfinite(value) and value >= 0):
+        raise click.BadParameter("must be a number of zero or more")
+    return value
+
+
+@click.command("analyze")
+@click.argument("paths", metavar="PATH...", nargs=-1, required=True)
+@click.option("--meta", metavar="YAML", help="The job's record; looked for beside the trace when not given.")
+@click.option("--json", "json_path", metavar="FILE", help="Write the report as JSON; - is stdout.")
+@click.option("--html", "html_path", metavar="FILE", help="Write one offline HTML page with plots.")
+@click.option("--steps", metavar="A-B", callback=_steps, help="Only these steps, both ends included.")
+@click.option("--quiet", is_flag=True, help="Print only the first line of the verdict, and no progress.")
+@click.option(
+    "--gpu-hour-price", type=float, default=2.0, show_default=True, callback=_finite, help="Price of a GPU-hour."
+)
+@click.option("--currency", default="USD", show_default=True, help="Currency of that price.")
+@click.option("--fail-above", metavar="S", type=float, callback=_finite, help="Exit with 1 if a slowdown is above S.")
+def command(
+    paths: tuple[str, ...],
+    meta: str | None,
+    json_path: str | None,
+    html_path: str | None,
+    steps: range | None,
+    quiet: bool,
+    gpu_hour_price: float,
+    currency: str,
+    fail_above: float | None,
+) -> int:
+    """Say what a job loses to stragglers, to which cause, and where.
+
+    PATH is a trace: a parquet of ops with its YAML beside it. Several are analysed one after the other.
+    """
+    from smon_rt.analysis import analyze
+
+    # A program that reads the JSON from stdout must find nothing else there.
+    stream = sys.stderr if json_path == "-" else sys.stdout
+    names = _expand(paths)
+    reports: list[Report] = []
+    failed = False
+    for name in names:
+        try:
+            _refuse_directory(name)
+            with _progress(name, quiet) as progress:
+                report = analyze(
+                    name, meta=meta, steps=steps, progress=progress, gpu_hour_price=gpu_hour_price, currency=currency
+                )
+        except SmonError as error:
+            if len(names) == 1:
+                raise
+            # One unreadable trace must not hide what the others say.
+            failed = True
+            click.echo(f"smon: {' '.join(str(error).split())}", err=True)
+            continue
+        _print(report, name if len(names) > 1 else None, stream, quiet)
+        reports.append(report)
+    _write_outputs(reports, json_path, html_path, as_list=len(names) > 1)
+    if html_path is not None and reports and not quiet:
+        click.echo(f"\nreport: {html_path}", file=stream)
+    if failed:
+        return EXIT_BAD_INPUT
+    crossed = fail_above is not None and any(report.slowdown.value > fail_above for report in reports)
+    return EXIT_THRESHOLD if crossed else 0
+
+
+def _expand(paths: tuple[str, ...]) -> list[str]:
+    """Globs that the shell left alone are resolved here; everything else stays as given."""
+    names: list[str] = []
+    for path in paths:
+        # A name that is no pattern, or matches nothing, fails later with its own name in the message.
+        is_pattern = any(character in path for character in "*?[") and "://" not in path and not os.path.exists(path)  # noqa: PTH110
+        names += (sorted(glob.glob(path)) if is_pattern else []) or [path]  # noqa: PTH207
+    return names
+
+
+def _refuse_directory(path: str) -> None:
+    # os.path answers False where pathlib raises (a name that is too long): opening the file says why.
+    if os.path.isdir(path):  # noqa: PTH112
+        from smon_rt.analysis.input_file import shown
+
+        raise TraceError(
+            f"{shown(path)}: is a directory, and this version cannot read .smon directories yet: "
+            "give the parquet file of a trace"
+        )
+
+
+def _print(report: Report, heading: str | None, stream: TextIO, quiet: bool) -> None:
+    from smon_rt.report.terminal import print_heading, print_headline, print_report
+
+    if quiet:
+        print_headline(report, heading, stream=stream)
+        return
+    if heading is not None:
+        print_heading(heading, stream=stream)
+    print_report(report, stream=stream)
+
+
+def _write_outputs(reports: list[Report], json_path: str | None, html_path: str | None, *, as_list: bool) -> None:
+    """Writes what was asked for; a file that cannot be written does not keep the other from being written."""
+    if not reports:
+        return
+    errors: list[SmonError] = []
+    if json_path is not None:
+        from smon_rt.report.json_output import write_json
+
+        try:
+            write_json(reports, json_path, as_list=as_list)
+        except SmonError as error:
+            errors.append(error)
+    if html_path is not None:
+        from smon_rt.report.html import write_html
+
+        try:
+            write_html(reports, html_path)
+        except SmonError as error:
+            errors.append(error)
+    if errors:
+        raise SmonError("; ".join(str(error) for error in errors))
+
+
+@contextmanager
+def _progress(path: str, quiet: bool) -> Iterator[Progress | None]:
+    """A progress bar on stderr while a person looks at it; it leaves nothing behind."""
+    if quiet or not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+    from smon_rt.analysis.input_file import shown
+
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(f"reading {shown(Path(path).name)}", total=None)
+
+        def update(done: int, total: int) -> None:
+            bar.update(task, description="replaying", completed=done, total=total)
+
+        yield update

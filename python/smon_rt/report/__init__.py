@@ -1,0 +1,1 @@
+"""How a report looks: terminal, JSON, one offline HTML page, a fragment for notebooks."""

@@ -1,0 +1,160 @@
+"""The tables of a report, as text cells: the terminal and the page show the same ones."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from smon_rt.analysis.report import Report, worker_key
+from smon_rt.analysis.units import UNKNOWN, finite_or_none, is_finite, ratio, seconds
+from smon_rt.analysis.verdict_text import CAUSE_WORDS
+
+WORST_WORKER_COUNT = 10
+_COMPUTE_KINDS = ("forward_compute", "backward_compute")
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A titled table; the first column is text, the others are numbers unless named in `text_columns`."""
+
+    title: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    note: str = ""
+    text_columns: frozenset[str] = frozenset()
+
+    def is_text(self, column: int) -> bool:
+        """True where the column reads from the left."""
+        return column == 0 or self.columns[column] in self.text_columns
+
+
+def all_tables(report: Report) -> list[Table]:
+    """Every table that has something to say, in the order in which they are read."""
+    tables = [
+        step_time_table(report),
+        cause_table(report),
+        kind_table(report),
+        stage_table(report),
+        worker_table(report),
+    ]
+    return [table for table in tables if table.rows]
+
+
+def step_time_table(report: Report) -> Table:
+    """Base, nodelay and ideal step times."""
+    rows = []
+    for name, words in (("base", "as recorded"), ("nodelay", "no launch delays"), ("ideal", "no stragglers either")):
+        values = [value for value in getattr(report.step_time_s_by_step, name).values() if is_finite(value)]
+        mean = getattr(report.mean_step_time_s, name)
+        spread = (seconds(min(values)), seconds(max(values))) if values else (UNKNOWN, UNKNOWN)
+        to_ideal = mean / report.mean_step_time_s.ideal if report.mean_step_time_s.ideal else None
+        rows.append((name, words, seconds(mean), *spread, ratio(to_ideal)))
+    columns = ("step time", "means", "mean", "shortest", "longest", "to ideal")
+    note = (
+        f"slowdown = nodelay / ideal = {ratio(report.slowdown.value)}; "
+        f"launch slowdown = base / nodelay = {ratio(report.launch_slowdown)}"
+    )
+    return Table("Step time", columns, tuple(rows), note, frozenset({"means"}))
+
+
+def cause_table(report: Report) -> Table:
+    """What each repair would give back."""
+    rows = []
+    for cause in report.causes:
+        interval = f"{seconds(cause.low)} to {seconds(cause.high)}" if cause.low is not None else "–"
+        rows.append(
+            (
+                CAUSE_WORDS[cause.cause],
+                _place(cause.where.dp_rank, cause.where.stage, len(cause.detail.get("workers", ())) - 1),
+                seconds(cause.gain_s_per_step),
+                interval,
+                _percent(cause.share),
+                _percent(cause.persistence_ratio),
+            )
+        )
+    columns = ("cause", "where", "gives back", "95 % interval", "of the loss", "in steps")
+    note = "Shares are of base − ideal; they overlap and need not sum to 100 %. Seconds are per step."
+    return Table("Causes", columns, tuple(rows), note, frozenset({"where"}))
+
+
+def kind_table(report: Report) -> Table:
+    """Slowdown with only one kind's durations as recorded."""
+    kinds = report.slowdown_by_kind | report.launch_slowdown_by_kind
+    order = sorted(kinds, key=lambda kind: (-_sortable(report.slowdown_by_kind.get(kind)), kind))
+    rows = tuple(
+        (kind, ratio(report.slowdown_by_kind.get(kind), 3), ratio(report.launch_slowdown_by_kind.get(kind), 3))
+        for kind in order
+    )
+    return Table("By kind", ("kind", "slowdown", "launch slowdown"), rows)
+
+
+def stage_table(report: Report) -> Table:
+    """Slowdown with only one stage's durations as recorded, and what its workers compute."""
+    rows = tuple(
+        (
+            f"stage {stage}",
+            ratio(value, 3),
+            ratio(report.launch_slowdown_by_stage.get(stage), 3),
+            *(seconds(_stage_median(report, kind, stage)) for kind in _COMPUTE_KINDS),
+        )
+        for stage, value in report.slowdown_by_stage.items()
+    )
+    return Table("By stage", ("stage", "slowdown", "launch slowdown", "forward", "backward"), rows)
+
+
+def worker_table(report: Report, count: int = WORST_WORKER_COUNT) -> Table:
+    """The workers with the largest exact slowdown."""
+    worst = sorted(report.slowdown_by_worker, key=lambda key: -_sortable(report.slowdown_by_worker[key]))[:count]
+    rows = []
+    for key in worst:
+        dp_rank, stage = key.split(",")
+        compute = (seconds(report.worker_median_s.get(kind, {}).get(key)) for kind in _COMPUTE_KINDS)
+        slowdowns = (ratio(report.slowdown_by_worker[key], 3), ratio(report.slowdown_by_worker_min[key], 3))
+        rows.append((f"rank {report.worker_rank[key]}", dp_rank, stage, *slowdowns, *compute))
+    total = len(report.slowdown_by_worker)
+    title = f"Worst {len(rows)} of {total:,} workers" if total > len(rows) else "Workers"
+    columns = ("worker", "dp", "stage", "exact", "min(dp, stage)", "forward", "backward")
+    note = (
+        f"M_W {ratio(report.m_w)}, M_W exact {ratio(report.m_w_exact)}, M_S {ratio(report.m_s)}: the part of the loss "
+        "that fixing the slowest 3 % of the workers, or the last stage, gives back."
+    )
+    return Table(title, columns, tuple(rows), note)
+
+
+def worker_grid(report: Report, values: dict[str, float]) -> list[list[float | None]]:
+    """Per worker values as `[stage][dp_rank]` rows, None for what is not a number."""
+    dp_size, pp_size = grid_size(report)
+    return [
+        [finite_or_none(values.get(worker_key(dp_rank, stage))) for dp_rank in range(dp_size)]
+        for stage in range(pp_size)
+    ]
+
+
+def grid_size(report: Report) -> tuple[int, int]:
+    """Recorded dp ranks and stages; some recorders number the context-parallel ranks within dp_rank."""
+    return len(report.slowdown_by_dp_rank), len(report.slowdown_by_stage)
+
+
+def _stage_median(report: Report, kind: str, stage: str) -> float | None:
+    medians: Sequence[float] = [
+        value
+        for key, value in report.worker_median_s.get(kind, {}).items()
+        if key.split(",")[1] == stage and is_finite(value)
+    ]
+    return median(medians) if medians else None
+
+
+def _place(dp_rank: int | None, stage: int | None, more: int) -> str:
+    words = [f"dp {dp_rank}"] if dp_rank is not None else []
+    words += [f"stage {stage}"] if stage is not None else []
+    words += [f"and {more} more"] if more > 0 else []
+    return ", ".join(words) or "job"
+
+
+def _percent(value: float | None) -> str:
+    return f"{ratio(value * 100, 0)} %" if value is not None and is_finite(value) else "–"
+
+
+def _sortable(value: float | None) -> float:
+    return value if value is not None and is_finite(value) else 0.0

@@ -1,0 +1,96 @@
+"""The report as text: colours and boxes in a terminal, plain aligned columns in a pipe."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, TextIO
+
+from smon_rt.analysis.input_file import shown
+from smon_rt.analysis.report import Report
+from smon_rt.analysis.situation import WORTH_FIXING_SLOWDOWN
+from smon_rt.analysis.units import is_finite
+from smon_rt.report.tables import Table, all_tables
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+
+def print_report(report: Report, *, stream: TextIO | None = None, with_tables: bool = True) -> None:
+    """Writes the verdict, then the tables, to `stream` (stdout by default)."""
+    stream = stream or sys.stdout
+    tables = all_tables(report) if with_tables else []
+    if stream.isatty():
+        _print_rich(report, tables, stream)
+    else:
+        parts = [report.verdict.text, *(plain_table(table) for table in tables)]
+        _write(stream, "\n\n".join(parts) + "\n")
+
+
+def print_headline(report: Report, heading: str | None, *, stream: TextIO) -> None:
+    """The verdict's first line alone, after the name of its trace where there are several."""
+    prefix = f"{shown(heading)}: " if heading is not None else ""
+    _write(stream, prefix + report.verdict.text.partition("\n")[0] + "\n")
+
+
+def print_heading(report_path: str, *, stream: TextIO) -> None:
+    """One line above a report where there are several."""
+    _write(stream, f"== {shown(report_path)} ==\n")
+
+
+def plain_table(table: Table) -> str:
+    """Aligned columns, no colours, no boxes, never cut."""
+    lines = [table.columns, *table.rows]
+    widths = [max(len(line[column]) for line in lines) for column in range(len(table.columns))]
+    text = [table.title]
+    for line in lines:
+        cells = (
+            cell.ljust(width) if table.is_text(column) else cell.rjust(width)
+            for column, (cell, width) in enumerate(zip(line, widths, strict=True))
+        )
+        text.append(("  " + "  ".join(cells)).rstrip())
+    if table.note:
+        text.append("  " + table.note)
+    return "\n".join(text)
+
+
+def _write(stream: TextIO, text: str) -> None:
+    """Writes what the stream's encoding can say; a dash that it lacks becomes a question mark, not an error."""
+    encoding = stream.encoding or "utf-8"
+    stream.write(text.encode(encoding, "replace").decode(encoding))
+    stream.flush()
+
+
+def _print_rich(report: Report, tables: list[Table], stream: TextIO) -> None:
+    from rich.console import Console
+    from rich.table import Table as RichTable
+    from rich.text import Text
+
+    console = Console(file=stream, highlight=False)
+    lost = is_finite(report.slowdown.value) and report.slowdown.value >= WORTH_FIXING_SLOWDOWN
+    verdict = RichTable.grid(padding=(0, 1))
+    verdict.add_column(style="bold", no_wrap=True)
+    verdict.add_column(overflow="fold")
+    for index, line in enumerate(report.verdict.text.splitlines()):
+        label, _, words = line.partition(" ")
+        style = ("bold red" if lost else "bold green") if index == 0 else ""
+        verdict.add_row(label, Text(words.strip(), style=style))
+    console.print(verdict)
+    for table in tables:
+        _print_rich_table(console, table)
+
+
+def _print_rich_table(console: Console, table: Table) -> None:
+    from rich import box
+    from rich.table import Table as RichTable
+    from rich.text import Text
+
+    title = Text(table.title, style="bold")
+    rich_table = RichTable(box=box.SIMPLE_HEAD, title_justify="left", title=title, pad_edge=False)
+    for column, name in enumerate(table.columns):
+        rich_table.add_column(Text(name), justify="left" if table.is_text(column) else "right")
+    for row in table.rows:
+        rich_table.add_row(*(Text(cell) for cell in row))
+    console.print()
+    console.print(rich_table)
+    if table.note:
+        console.print(Text(table.note, style="dim"))
