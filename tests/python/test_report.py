@@ -1,0 +1,178 @@
+"""The report says what the engine found: keys, units, intervals, and never a number that JSON does not have."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+
+from smon_rt.analysis.interval import StepResampler, step_blocks
+from smon_rt.analysis.report import Report, ReportOptions
+from smon_rt.report.json_output import json_schema
+from tests.python.report_fixtures import IDEAL_S, make_raw, make_trace
+
+DOCS = Path(__file__).resolve().parents[2] / "docs" / "report.md"
+
+
+def report_of(raw: dict[str, Any], **trace: Any) -> Report:
+    return Report.from_raw(raw, make_trace(raw, **trace))  # type: ignore[arg-type]
+
+
+def validate(report: Report) -> None:
+    jsonschema.validate(json.loads(report.to_json()), json_schema(), cls=jsonschema.Draft202012Validator)
+
+
+def test_the_schema_itself_is_a_schema() -> None:
+    jsonschema.Draft202012Validator.check_schema(json_schema())
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        make_raw(),
+        make_raw(dp=1, pp=1, steps=[7]),
+        make_raw(dp=1, pp=4, removed={"worker": 0.9}),
+        make_raw(dp=12, pp=1, nodelay_s=1.0, delay_s=0.0),
+        make_raw(nodelay_s=0.0, delay_s=0.0),
+        make_raw(m_w=math.nan, m_w_exact=math.nan, m_s=math.inf, correlation=math.nan, forward_cv=math.nan),
+    ],
+    ids=["usual", "one step of one worker", "one dp rank", "nothing lost", "steps without time", "nan everywhere"],
+)
+def test_every_report_fits_the_schema_and_has_no_nan(raw: dict[str, Any]) -> None:
+    report = report_of(raw)
+    validate(report)
+    for bad in ("nan", "inf"):
+        assert bad not in report.verdict.text.lower().split()
+        assert bad not in report.to_json().lower().replace("info", "")
+
+
+def test_attributes_are_the_keys_of_the_schema_and_the_page() -> None:
+    names = [field.name for field in dataclasses.fields(Report)]
+    assert names == list(json_schema()["properties"])
+    text = DOCS.read_text(encoding="utf-8")
+    assert [name for name in names if f"`{name}" not in text] == []
+
+
+def test_ratios_come_from_step_times() -> None:
+    report = report_of(make_raw(nodelay_s=2.0, delay_s=0.5))
+    assert report.slowdown.value == pytest.approx(2.0)
+    assert report.waste_ratio == pytest.approx(0.5)
+    assert report.utilization_ratio == pytest.approx(IDEAL_S / 2.5)
+    assert (report.mean_step_time_s.base, report.mean_step_time_s.ideal) == pytest.approx((2.5, IDEAL_S))
+    assert report.step_count == 20
+    assert set(report.step_time_s_by_step.nodelay) == {str(step) for step in range(20)}
+
+
+def test_maps_are_in_the_order_of_their_numbers() -> None:
+    raw = make_raw(dp=12)
+    by = raw["slowdown_by"]["dp_rank"]
+    raw["slowdown_by"]["dp_rank"] = {key: by[key] for key in sorted(by)}
+    assert list(report_of(raw).slowdown_by_dp_rank) == [str(rank) for rank in range(12)]
+
+
+def test_workers_are_named_by_dp_rank_and_stage() -> None:
+    report = report_of(make_raw(dp=2, pp=3, worker=(1, 2), steps=[5, 6]))
+    assert list(report.slowdown_by_worker) == ["0,0", "0,1", "0,2", "1,0", "1,1", "1,2"]
+    assert report.slowdown_by_worker["1,2"] == pytest.approx(2.0)
+    assert report.slowdown_by_worker_by_step["1,2"] == {"5": pytest.approx(2.0), "6": pytest.approx(2.0)}
+    assert report.worker_rank["1,2"] == 5
+
+
+def test_causes_are_sorted_by_what_they_give_back() -> None:
+    removed = {"worker": 0.2, "stage": 0.3, "pp_communication": 0.4, "gc": -0.1}
+    causes = report_of(make_raw(removed=removed, delay_s=0.1)).causes
+    gains = {cause.cause: cause.gain_s_per_step for cause in causes}
+    assert list(gains)[:3] == ["pp_communication", "stage", "worker"]
+    assert gains == pytest.approx({**removed, "dp_communication": 0.0, "noise": 0.0, "host_launch_delay": 0.1})
+    shares = {cause.cause: cause.share for cause in causes}
+    assert shares["pp_communication"] == pytest.approx(0.4 / 1.1)
+    assert shares["gc"] == pytest.approx(-0.1 / 1.1)
+
+
+def test_a_gain_in_some_steps_persists_in_those() -> None:
+    raw = make_raw(steps=range(20))
+    nodelay = raw["step_time_s"]["nodelay"]
+    raw["removals"]["gc"] = [value - (0.4 if index % 4 == 0 else 0.0) for index, value in enumerate(nodelay)]
+    cause = next(cause for cause in report_of(raw).causes if cause.cause == "gc")
+    assert cause.gain_s_per_step == pytest.approx(0.1)
+    assert cause.persistence_ratio == pytest.approx(0.25)
+    assert cause.low is not None
+    assert cause.high is not None
+    assert 0 < cause.low < cause.gain_s_per_step < cause.high < 0.2
+
+
+def test_one_step_gives_no_interval() -> None:
+    report = report_of(make_raw(steps=[3]))
+    assert {(cause.low, cause.high) for cause in report.causes} == {(None, None)}
+
+
+def test_sequence_lengths_without_evidence_are_noise() -> None:
+    def names(correlation: float, forward_cv: float) -> set[str]:
+        raw = make_raw(removed={"sequence_length": 0.5}, correlation=correlation, forward_cv=forward_cv)
+        return {cause.cause for cause in report_of(raw).causes}
+
+    assert "noise" in names(0.99, 0.02)
+    assert "noise" in names(0.5, 0.3)
+    assert "sequence_length" in names(0.95, 0.2)
+    assert "noise" not in names(0.95, 0.2)
+
+
+def test_the_same_report_comes_out_twice() -> None:
+    raw = make_raw(nodelay_s=[2.0 + 0.1 * (index % 7) for index in range(40)], steps=range(40))
+    assert report_of(raw).to_json() == report_of(raw).to_json()
+
+
+def test_steps_are_drawn_in_windows_or_blocks() -> None:
+    windows = [step for window in range(8) for step in (window * 100, window * 100 + 1)]
+    assert step_blocks(windows) == [[2 * index, 2 * index + 1] for index in range(8)]
+    assert [len(block) for block in step_blocks(range(23))] == [5, 5, 5, 8]
+    assert [len(block) for block in step_blocks(range(9))] == [1] * 9
+    assert step_blocks([4]) == [[0]]
+
+
+def test_the_interval_of_a_constant_is_the_constant() -> None:
+    assert StepResampler(range(30)).mean_interval([2.5] * 30) == (2.5, 2.5)
+    assert StepResampler([1]).mean_interval([2.5]) == (None, None)
+
+
+def test_correlated_steps_widen_the_interval() -> None:
+    runs = [float(index // 5 % 2) for index in range(100)]
+    mixed = [float(index % 2) for index in range(100)]
+    widths = []
+    for values in (runs, mixed):
+        low, high = StepResampler(range(100)).mean_interval(values)
+        assert low is not None
+        assert high is not None
+        widths.append(high - low)
+    assert widths[0] > 2 * widths[1]
+
+
+def test_the_price_is_the_users() -> None:
+    raw = make_raw()
+    options = ReportOptions(gpu_hour_price=3.5, currency="EUR")
+    verdict = Report.from_raw(raw, make_trace(raw), options).verdict  # type: ignore[arg-type]
+    assert verdict.cost == pytest.approx(3.5 * verdict.gpu_hours_lost)
+    assert verdict.currency == "EUR"
+    assert "at 3.5 EUR per GPU-hour" in verdict.text
+
+
+def test_a_notebook_shows_the_verdict_and_the_workers() -> None:
+    fragment = report_of(make_raw(dp=3, pp=2), name="<b>")._repr_html_()
+    assert "<pre" in fragment
+    assert fragment.count("<td") == 6
+    assert "<script" not in fragment
+
+
+def test_context_parallel_ranks_may_be_numbered_within_dp_rank() -> None:
+    raw = make_raw(dp=4, pp=2, worker=(3, 1), removed={"worker": 0.9}, m_w=0.9)
+    trace = make_trace(raw)
+    trace.job.dp_size, trace.job.cp_size, trace.job.tp_size, trace.job.world_size = 2, 2, 8, 64
+    report = Report.from_raw(raw, trace)  # type: ignore[arg-type]
+    validate(report)
+    assert "its 8 tp members move together" in report.verdict.text
+    assert report._repr_html_().count("<td") == 8

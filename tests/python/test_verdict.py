@@ -1,0 +1,202 @@
+"""The verdict names what the metrics show, and nothing when they show nothing."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from smon_rt.analysis.report import Report, ReportOptions
+from tests.python.report_fixtures import make_raw, make_trace
+
+LABELS = ["slowdown", "cause", "scope", "gain", "cost", "action", "trust"]
+
+
+def report_of(raw: dict[str, Any], tp: int = 1, *, steps_chosen: bool = False) -> Report:
+    options = ReportOptions(steps_chosen=steps_chosen)
+    return Report.from_raw(raw, make_trace(raw, tp=tp), options)  # type: ignore[arg-type]
+
+
+def lines_of(report: Report) -> dict[str, str]:
+    lines = dict(line.split(maxsplit=1) for line in report.verdict.text.splitlines())
+    assert list(lines) == LABELS
+    return lines
+
+
+def test_a_slow_worker_is_named_with_its_peers_and_its_price() -> None:
+    report = report_of(make_raw(worker=(1, 2), removed={"worker": 0.98}, m_w_exact=0.98, worker_ratio=2.5), tp=4)
+    verdict, lines = report.verdict, lines_of(report)
+    assert (verdict.cause, verdict.scope, verdict.time_kind, verdict.transient) == (
+        "worker",
+        "worker",
+        "compute",
+        False,
+    )
+    assert (verdict.where.rank, verdict.where.dp_rank, verdict.where.stage) == (9, 1, 2)
+    assert lines["slowdown"] == "2.00 (1.99–2.01): 50 % of 64 GPUs' time is lost, 1.00 s a step"
+    assert lines["cause"].startswith(
+        "worker: rank 9 (dp 1, stage 2): forward 2.5x, backward 2.5x its peers, in 20 of 20"
+    )
+    assert lines["scope"].startswith("one worker (its 4 tp members move together)")
+    assert lines["gain"] == "fixing it gives back all of the loss: 2.10 → 1.12 s a step (ideal 1.00 s)"
+    assert verdict.gpu_hours_lost == pytest.approx(1.0 * 20 * 64 / 3600)
+    assert verdict.cost == pytest.approx(2 * verdict.gpu_hours_lost)
+    assert lines["cost"].endswith(f"{24 * 64 * 0.5:.0f} GPU-hours a day at this rate")
+    assert "take rank 9's machine out" in lines["action"]
+    assert lines["trust"].startswith("20 of 20 steps, 16 of 16 workers, replay error 0.7 % (worst 2.0 %)")
+
+
+@pytest.mark.parametrize("metric", ["m_w", "m_w_exact"])
+def test_either_form_of_m_w_makes_a_worker_the_cause(metric: str) -> None:
+    raw = make_raw(removed={"worker": 0.6, "pp_communication": 0.7}, **{metric: 0.6})  # type: ignore[arg-type]
+    assert report_of(raw).verdict.cause == "worker"
+
+
+def test_a_stage_is_not_blamed_for_its_worker() -> None:
+    raw = make_raw(removed={"worker": 0.9, "stage": 0.95}, m_w=0.9, m_w_exact=0.9)
+    assert report_of(raw).verdict.cause == "worker"
+
+
+def test_a_stage_that_loses_more_than_one_of_its_workers_is_named() -> None:
+    report = report_of(make_raw(worker=(0, 3), removed={"worker": 0.5, "stage": 0.95}, m_w=0.5, m_s=0.95))
+    assert (report.verdict.cause, report.verdict.where.stage, report.verdict.scope) == ("stage", 3, "stage")
+    assert "it also computes the loss" in lines_of(report)["action"]
+
+
+def test_a_middle_stage_is_named_by_its_gain() -> None:
+    report = report_of(make_raw(worker=(0, 1), removed={"stage": 0.6}))
+    assert (report.verdict.cause, report.verdict.where.stage) == ("stage", 1)
+    assert "it also computes the loss" not in report.verdict.text
+
+
+@pytest.mark.parametrize(("stage", "cause"), [(1, "worker"), (3, "stage")])
+def test_with_one_dp_rank_only_the_last_stage_is_heavier_by_design(stage: int, cause: str) -> None:
+    raw = make_raw(dp=1, worker=(0, stage), removed={"worker": 0.9, "stage": 0.9}, m_w=0.9, m_s=0.9)
+    report = report_of(raw)
+    assert report.verdict.cause == cause
+    assert "2.5x other stages" in lines_of(report)["cause"]
+
+
+def test_several_slow_workers_are_named_together() -> None:
+    raw = make_raw(dp=16, pp=16, removed={"worker": 0.2, "worker_top": 0.9}, m_w=0.9, m_w_exact=0.9)
+    report = report_of(raw)
+    assert report.verdict.gain_s_per_step == pytest.approx(0.9)
+    assert "and 7 more" in lines_of(report)["cause"]
+    assert lines_of(report)["scope"].startswith("the slowest 8 of 256 workers together")
+
+
+def test_sequence_lengths_need_evidence() -> None:
+    removed = {"sequence_length": 0.5, "gc": 0.6}
+    with_evidence = report_of(make_raw(removed=removed, correlation=0.97, forward_cv=0.21))
+    assert with_evidence.verdict.cause == "sequence_length"
+    assert "vary by 21 %" in lines_of(with_evidence)["cause"]
+    assert report_of(make_raw(removed=removed, correlation=0.97, forward_cv=0.02)).verdict.cause == "gc"
+
+
+@pytest.mark.parametrize("name", ["gc", "pp_communication", "dp_communication"])
+def test_else_the_largest_gain_is_named(name: str) -> None:
+    verdict = report_of(make_raw(removed={name: 0.4}, delay_s=0.2)).verdict
+    assert verdict.cause == name
+    assert verdict.gain_s_per_step == pytest.approx(0.4)
+
+
+def test_launch_delays_are_named_and_priced() -> None:
+    report = report_of(make_raw(nodelay_s=1.02, delay_s=1.0))
+    lines = lines_of(report)
+    assert (report.verdict.cause, report.verdict.time_kind) == ("host_launch_delay", "host")
+    assert "no straggler worth fixing" in lines["slowdown"]
+    assert "launch delays take 50 % of the step" in lines["slowdown"]
+    assert report.verdict.gpu_hours_lost == pytest.approx(1.02 * 20 * 16 / 3600)
+
+
+def test_little_lost_changes_the_headline_and_hides_no_cause() -> None:
+    report = report_of(make_raw(nodelay_s=1.08, delay_s=0.0, removed={"worker": 0.07}, m_w=0.9, m_w_exact=0.9))
+    assert "no straggler worth fixing" in lines_of(report)["slowdown"]
+    assert report.verdict.cause == "worker"
+    assert report.causes[0].cause == "worker"
+
+
+def test_noise_is_never_named() -> None:
+    report = report_of(make_raw(delay_s=0.0, removed={"sequence_length": 0.9}))
+    assert report.verdict.cause == "none"
+    assert lines_of(report)["cause"] == "none stands out: the largest, noise, is 45.0 % of the step"
+
+
+def test_a_gain_that_is_not_surely_above_noise_is_not_named() -> None:
+    raw = make_raw(delay_s=0.0)
+    raw["removals"]["gc"] = [2.0 - (1.5 if index == 4 else 0.0) for index in range(20)]
+    report = report_of(raw)
+    assert report.causes[0].cause == "gc"
+    assert report.verdict.cause == "none"
+
+
+def test_a_cause_in_few_steps_is_transient() -> None:
+    raw = make_raw(delay_s=0.0)
+    raw["removals"]["gc"] = [2.0 - (0.9 if index % 5 == 0 else 0.0) for index in range(20)]
+    verdict = report_of(raw).verdict
+    assert (verdict.cause, verdict.transient) == ("gc", True)
+    assert verdict.persistence_ratio == pytest.approx(0.2)
+    assert "in 4 of 20 steps" in verdict.text
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        make_raw(steps=[1], nodelay_s=3.0, removed={"worker": 2.0}, m_w=1.0),
+        make_raw(dp=1, pp=1, steps=[1]),
+        make_raw(nodelay_s=1.0, delay_s=0.0, m_w=math.nan, m_w_exact=math.nan, m_s=math.nan),
+        make_raw(nodelay_s=0.0, delay_s=0.0, m_w=math.nan),
+        make_raw(nodelay_s=0.9, delay_s=-0.05, removed={"worker": -0.2, "gc": -0.1}),
+        make_raw(worker_ratio=math.nan, removed={"worker": 0.9}, m_w=0.9),
+        make_raw(nodelay_s=2e-5, delay_s=1e-6),
+        make_raw(nodelay_s=5e4, delay_s=10.0, removed={"stage": 4e4}),
+    ],
+    ids=["one step", "one worker", "nothing lost", "no time", "negative", "no compute", "microseconds", "hours"],
+)
+def test_odd_jobs_get_a_sane_text(raw: dict[str, Any]) -> None:
+    for steps_chosen in (False, True):
+        report = report_of(raw, steps_chosen=steps_chosen)
+        lines_of(report)
+        words = report.verdict.text.lower().replace("(", " ").replace(",", " ").split()
+        assert not {"nan", "inf", "-inf", "none"} & set(words) - ({"none"} if report.verdict.cause == "none" else set())
+        assert report.verdict.gpu_hours_lost >= 0
+        assert report.verdict.excess_s_per_step >= 0
+
+
+def test_chosen_steps_are_not_called_all_steps() -> None:
+    assert lines_of(report_of(make_raw(), steps_chosen=True))["trust"].startswith("20 steps, as chosen")
+
+
+def test_late_dependencies_that_matter_are_in_the_trust_line() -> None:
+    raw = make_raw()
+    raw["fidelity"]["early_starts"] = {"count": 12, "worst_s": 1e-4}
+    assert "dependencies" not in lines_of(report_of(raw))["trust"]
+    raw["fidelity"]["early_starts"]["worst_s"] = 0.02
+    assert "12 ops before their dependencies' end (worst 20.0 ms)" in lines_of(report_of(raw))["trust"]
+
+
+def test_the_slow_worker_of_the_published_trace_is_found(shared_traces: Path) -> None:
+    from smon_rt.analysis import analyze
+
+    report = analyze(shared_traces / "trace-AR.parquet")
+    lines = lines_of(report)
+    assert lines["slowdown"].startswith("1.97 (1.9")
+    assert lines["slowdown"].endswith("): 49 % of 64 GPUs' time is lost, 22.9 s a step")
+    assert lines["cause"].startswith(
+        "worker: rank 0 (dp 0, stage 0): forward 2.5x, backward 2.3x its peers, in 44 of 44"
+    )
+    assert lines["gain"].startswith("fixing it gives back all of the loss: 46.6 → ")
+    assert lines["cost"] == (
+        "17.9 GPU-hours, $35.75 at $2 per GPU-hour in these 44 steps; 758 GPU-hours a day at this rate"
+    )
+    assert lines["trust"].startswith("44 of 44 steps, 16 of 16 workers, replay error 0.7 % (worst 2.0 %)")
+
+
+def test_the_slow_last_stage_of_the_published_trace_is_found(shared_traces: Path) -> None:
+    from smon_rt.analysis import analyze
+
+    report = analyze(shared_traces / "trace-ST.parquet")
+    assert (report.verdict.cause, report.verdict.where.stage) == ("stage", 3)
+    assert report.verdict.text.startswith("slowdown 1.18")
