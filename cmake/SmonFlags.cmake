@@ -3,7 +3,8 @@
 set(SMON_RT_WARNING_FLAGS -Wall -Wextra -Wpedantic -Wshadow -Wnon-virtual-dtor -Woverloaded-virtual)
 if(CMAKE_CXX_COMPILER_ID STREQUAL "Clang")
   # libstdc++'s own std::stable_sort calls a function that it has itself deprecated, and clang says so at each use.
-  list(APPEND SMON_RT_WARNING_FLAGS -Wno-deprecated-declarations)
+  # GCC's loop hints (#pragma GCC ivdep) mean nothing to it.
+  list(APPEND SMON_RT_WARNING_FLAGS -Wno-deprecated-declarations -Wno-unknown-pragmas)
 endif()
 if(SMON_RT_WARNINGS_AS_ERRORS)
   list(APPEND SMON_RT_WARNING_FLAGS -Werror)
