@@ -26,7 +26,8 @@ _LONGEST_DURATION_S = 1e7
 # From here on neighbouring float32 seconds lie over 10 ms apart, and order and durations mean nothing any more.
 _LAST_FLOAT32_START_S = float(1 << 17)
 # A footer that claims more rows than this per byte of file is damaged: it would make the reader reserve all memory.
-_MOST_ROWS_PER_BYTE_COUNT = 64
+# A regular job under the best codec comes near 64.
+_MOST_ROWS_PER_BYTE_COUNT = 1024
 # What pyarrow makes of damaged bytes: its own exceptions, and bare ones where those of C++ come through.
 _DAMAGE = (pa.ArrowException, OSError, ValueError, TypeError, LookupError, OverflowError, RuntimeError)
 
@@ -59,6 +60,10 @@ INTEGERS = (
 # Source column, batch column, largest value in seconds.
 TIMES = (("start_ts", "start_ns", _LATEST_START_S), ("duration", "duration_ns", _LONGEST_DURATION_S))
 KIND_SOURCE = "optype"
+_SOURCE_COLUMNS = (
+    *("dp_rank", "stage", "rank", "step", "optype", "start_ts", "duration"),
+    *("seq_id", "mc", "mb_id", "gmc"),
+)
 BATCH_COLUMNS = (
     *("dp_rank", "stage", "rank", "step", "kind", "start_ns", "duration_ns"),
     *("seq_id", "chunk", "global_chunk", "microbatch"),
@@ -84,9 +89,11 @@ class _ArtifactReader:
         self._name = source.name
         self._kind_names = kind_names
         refuse_other_formats(source)
-        # read_dictionary: a text column arrives as codes, never as one string per row.
-        self._file = pq.ParquetFile(source.handle, read_dictionary=[KIND_SOURCE], pre_buffer=False)
-        self._row_count: int = self._file.metadata.num_rows
+        footer = pq.read_metadata(source.handle)
+        # read_dictionary: a text column arrives as codes, never as one string per row. pyarrow wants it to exist.
+        encoded = [KIND_SOURCE] if KIND_SOURCE in footer.schema.names else []
+        self._file = pq.ParquetFile(source.handle, metadata=footer, read_dictionary=encoded, pre_buffer=False)
+        self._row_count: int = footer.num_rows
         if self._row_count > source.size_bytes * _MOST_ROWS_PER_BYTE_COUNT:
             raise self._error(f"damaged parquet (claims {self._row_count} rows)", "copy or record it again")
         self._schema: pa.Schema = self._file.schema_arrow
@@ -113,12 +120,13 @@ class _ArtifactReader:
 
     def _check_schema(self) -> None:
         names: list[str] = self._schema.names
-        needed = [column.source for column in INTEGERS] + [KIND_SOURCE] + [source for source, _, _ in TIMES]
+        needed = _SOURCE_COLUMNS
         missing = [name for name in needed if name not in names]
         if missing:
             present = ", ".join(names[:12]) + (", ..." if len(names) > 12 else "") if names else "none"
             raise self._error(
-                f"lacks column {shown(', '.join(missing))} (it has: {shown(present)})", "give an op trace, see docs"
+                f"lacks column{'s' * (len(missing) > 1)} {', '.join(missing)} (it has: {shown(present)})",
+                "give a parquet of ops, or rename its columns",
             )
         repeated = [name for name in needed if names.count(name) > 1]
         if repeated:
