@@ -105,6 +105,19 @@ def test_durations_have_three_digits(value: float | None, text: str) -> None:
     assert units.seconds(value) == text
 
 
+def test_an_interval_has_one_unit() -> None:
+    assert units.seconds_range(22.81, 23.19) == "22.8 to 23.2 s"
+    assert units.seconds_range(-0.107, 0.0913) == "-107 to 91.3 ms"
+    assert units.seconds_range(0.0, 0.0) == "0 to 0 s"
+    assert units.seconds_range(None, None) == "–"
+
+
+def test_a_small_loss_is_not_called_none() -> None:
+    assert units.money(0.001, "USD") == "under $0.01"
+    assert units.money(0.0, "EUR") == "0.00 EUR"
+    assert units.money(1234.5, "USD") == "$1,234.50"
+
+
 def test_no_minus_stands_before_a_zero() -> None:
     assert units.ratio(-0.001) == "0.00"
     assert units.percent(-0.001) == "nothing"

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 
 UNKNOWN = "unknown"
+#: From which size of a duration on a unit is used, how many of it are in a second, and its name.
+_UNITS = ((0.9995, 1.0, "s"), (0.9995e-3, 1e3, "ms"), (0.5e-6, 1e6, "µs"))
 
 
 def is_finite(value: float | None) -> bool:
@@ -33,20 +35,26 @@ def seconds(value: float | None) -> str:
     """A duration: 46.6 s, 2.21 s, 184 ms, 12.5 µs."""
     if value is None or not math.isfinite(value):
         return UNKNOWN
-    magnitude = abs(value)
-    if magnitude >= 0.9995:
-        return f"{three_digits(value)} s"
-    if magnitude >= 0.9995e-3:
-        return f"{three_digits(value * 1e3)} ms"
-    return f"{three_digits(value * 1e6)} µs" if magnitude >= 0.5e-6 else "0 s"
+    factor, unit = next(((f, u) for limit, f, u in _UNITS if abs(value) >= limit), (0.0, "s"))
+    return f"{three_digits(value * factor)} {unit}"
 
 
 def seconds_change(before: float, after: float) -> str:
-    """Two durations in the unit of the first: `46.6 → 23.5 s`."""
-    for limit, factor, unit in ((0.9995, 1.0, "s"), (0.9995e-3, 1e3, "ms")):
-        if abs(before) >= limit:
-            return f"{three_digits(before * factor)} → {three_digits(after * factor)} {unit}"
-    return f"{three_digits(before * 1e6)} → {three_digits(after * 1e6)} µs"
+    """Two durations in the unit of the larger one: `46.6 → 23.5 s`."""
+    return _pair(before, after, " → ")
+
+
+def seconds_range(low: float | None, high: float | None) -> str:
+    """An interval in the unit of its larger end, `22.8 to 23.2 s`; `–` where there is none."""
+    if low is None or high is None or not math.isfinite(low) or not math.isfinite(high):
+        return "–"
+    return _pair(low, high, " to ")
+
+
+def _pair(first: float, second: float, between: str) -> str:
+    largest = max(abs(first), abs(second))
+    factor, unit = next(((f, u) for limit, f, u in _UNITS if largest >= limit), (1.0, "s"))
+    return f"{three_digits(first * factor)}{between}{three_digits(second * factor)} {unit}"
 
 
 def percent(part: float | None, digits: int = 0) -> str:
@@ -68,8 +76,10 @@ def counted(count: int, noun: str) -> str:
 
 
 def money(amount: float, currency: str) -> str:
-    """An amount with two decimals; dollars get their sign."""
-    return f"${amount:,.2f}" if currency == "USD" else f"{amount:,.2f} {currency}"
+    """An amount with two decimals; dollars get their sign, and a small loss is not called none."""
+    under = "under " if 0 < amount < 0.01 else ""
+    amount = 0.01 if under else amount
+    return f"{under}${amount:,.2f}" if currency == "USD" else f"{under}{amount:,.2f} {currency}"
 
 
 def price(amount: float, currency: str) -> str:

@@ -22,14 +22,19 @@ function heatmapLayout(node, data) {
   const square = Math.min(kMostCellSize, Math.max(kLeastCellHeight, cellWidth), kMostGridHeight / data.pp);
   const cellHeight = Math.max(square, Math.min(26, kMostGridHeight / data.pp));
   const top = 62;
-  const bottom = 58;
+  const bottom = 46;
   const gridWidth = cellWidth * data.dp;
   const layout = {
     width, height: cellHeight * data.pp + top + bottom, font: kFont, plot_bgcolor: "#dddddd", dragmode: false,
     margin: {l: kLeft, r: Math.max(kRight, width - kLeft - gridWidth), t: top, b: bottom},
-    xaxis: {title: {text: "dp rank", standoff: 12}, dtick: Math.max(1, Math.ceil(data.dp * 24 / gridWidth)), tick0: 0,
+    // Axis titles as annotations: Plotly moves its own to where the tick labels leave a gap.
+    annotations: [
+      {text: "dp rank", xref: "paper", yref: "paper", x: 0.5, y: 0, yshift: -22, yanchor: "top", showarrow: false},
+      {text: "stage", xref: "paper", yref: "paper", x: 0, y: 0.5, xshift: -26, xanchor: "right", textangle: -90, showarrow: false},
+    ],
+    xaxis: {dtick: Math.max(1, Math.ceil(data.dp * 24 / gridWidth)), tick0: 0,
             showgrid: false, zeroline: false, ticks: "", fixedrange: true, range: [-0.5, data.dp - 0.5]},
-    yaxis: {title: {text: "stage", standoff: 8}, dtick: Math.max(1, Math.ceil(14 / cellHeight)), tick0: 0,
+    yaxis: {dtick: Math.max(1, Math.ceil(14 / cellHeight)), tick0: 0,
             ticklabelstandoff: 4,
             showgrid: false, zeroline: false, ticks: "", fixedrange: true, range: [data.pp - 0.5, -0.5]},
   };

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from statistics import median
 
 from smon_rt.analysis.report import Report, worker_key
-from smon_rt.analysis.units import UNKNOWN, finite_or_none, is_finite, ratio, seconds
+from smon_rt.analysis.units import UNKNOWN, finite_or_none, is_finite, ratio, seconds, seconds_range
 from smon_rt.analysis.verdict_text import CAUSE_WORDS
 
 WORST_WORKER_COUNT = 10
@@ -60,22 +60,20 @@ def step_time_table(report: Report) -> Table:
 
 def cause_table(report: Report) -> Table:
     """What each repair would give back."""
-    rows = []
-    for cause in report.causes:
-        interval = f"{seconds(cause.low)} to {seconds(cause.high)}" if cause.low is not None else "–"
-        rows.append(
-            (
-                CAUSE_WORDS[cause.cause],
-                _place(cause.where.dp_rank, cause.where.stage, len(cause.detail.get("workers", ())) - 1),
-                seconds(cause.gain_s_per_step),
-                interval,
-                _percent(cause.share),
-                _percent(cause.persistence_ratio),
-            )
+    rows = tuple(
+        (
+            CAUSE_WORDS[cause.cause],
+            _place(cause.where.dp_rank, cause.where.stage, len(cause.detail.get("workers", ())) - 1),
+            seconds(cause.gain_s_per_step),
+            seconds_range(cause.low, cause.high),
+            _percent(cause.share),
+            _percent(cause.persistence_ratio),
         )
+        for cause in report.causes
+    )
     columns = ("cause", "where", "gives back", "95 % interval", "of the loss", "in steps")
     note = "Shares are of base − ideal; they overlap and need not sum to 100 %. Seconds are per step."
-    return Table("Causes", columns, tuple(rows), note, frozenset({"where"}))
+    return Table("Causes", columns, rows, note, frozenset({"where"}))
 
 
 def kind_table(report: Report) -> Table:
