@@ -32,7 +32,7 @@ COLUMNS = st.sampled_from(SCHEMA.names)
 TYPES = st.sampled_from(
     [
         *(pa.int8(), pa.int32(), pa.int64(), pa.uint8(), pa.uint32(), pa.uint64(), pa.bool_(), pa.null()),
-        *(pa.float16(), pa.float32(), pa.float64(), pa.string(), pa.large_string(), pa.binary()),
+        *(pa.float32(), pa.float64(), pa.string(), pa.large_string(), pa.binary()),
         *(pa.timestamp("us"), pa.date32(), pa.list_(pa.int32()), pa.struct([("a", pa.int8())])),
         *(pa.decimal128(20, 3), pa.dictionary(pa.int8(), pa.int64()), pa.dictionary(pa.int32(), pa.string())),
     ]
