@@ -92,7 +92,7 @@ Result<OpTiming> measure(const OpColumns& columns, const JobLayout& layout, OpGr
   if (auto valid = validate_columns(columns, layout); !valid) return valid.error();
   auto table = LaneTable::build(columns, layout);
   if (!table) return table.error();
-  auto built = build_reference_graph(table->template_ops(), layout);
+  auto built = build_reference_graph(table->template_ops(), layout.pp_size);
   if (!built) return built.error();
   graph = std::move(*built);
   result.op_count = static_cast<std::int64_t>(columns.size());

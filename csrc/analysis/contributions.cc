@@ -66,17 +66,22 @@ WorkerSet slowest_workers(const std::vector<double>& scores, const std::vector<s
 
 std::vector<Removal> removals(const WhatIf& what_if, std::pair<std::size_t, std::size_t> worst_worker,
                               std::size_t worst_stage, ReplayCounter& counter) {
+  WorkerSet worker(what_if.dp_size(), what_if.pp_size());
+  worker.add(worst_worker.first, worst_worker.second);
   std::vector<Removal> result;
-  auto add = [&](const char* name, const Scenario& scenario) {
-    if (counter.next()) result.push_back({name, what_if.simulator().replay(scenario).optimizer});
+  std::vector<Scenario> scenarios;
+  auto add = [&](const char* name, Scenario scenario) {
+    if (!counter.next()) return;
+    result.push_back({name, {}});
+    scenarios.push_back(std::move(scenario));
   };
   for (const NamedPredicate& kind : kRemovableKinds) add(kind.name, what_if.nodelay_except(kind.chooses));
   add("sequence_length", what_if.nodelay_with_even_microbatches());
-  WorkerSet worker(what_if.dp_size(), what_if.pp_size());
-  worker.add(worst_worker.first, worst_worker.second);
   add("worker", what_if.nodelay_except(worker));
   add("stage",
       what_if.nodelay_except([&](const Op& op) { return static_cast<std::size_t>(op.stage) == worst_stage; }));
+  std::vector<StepEnds> ends = what_if.simulator().replay_all(scenarios);
+  for (std::size_t i = 0; i < ends.size(); ++i) result[i].step_ns = std::move(ends[i].optimizer);
   return result;
 }
 

@@ -42,14 +42,21 @@ class StepIndex {
   bool has_last_ = false;
 };
 
-/// (kind, stage, seq_id) to op of the template lane.
+/// (kind, stage, seq_id) to op of the template lane. Memory is proportional to the ops, whatever their seq_ids.
 class OpLookup {
  public:
   OpLookup(const std::vector<RecordedOp>& ops, std::int32_t pp_size) : pp_size_(static_cast<std::size_t>(pp_size)) {
     table_.resize(kKindCount * pp_size_);
+    std::vector<std::size_t> counts(table_.size(), 0);
+    for (const RecordedOp& recorded : ops) ++counts[cell_of(recorded.op)];
     for (OpIndex i = 0; i < ops.size(); ++i) {
-      std::vector<OpIndex>& by_seq_id = at(static_cast<std::size_t>(ops[i].op.kind), ops[i].op.stage);
+      const std::size_t cell = cell_of(ops[i].op);
       const auto seq_id = static_cast<std::size_t>(ops[i].op.seq_id);
+      if (seq_id >= kSlack + kSlack * counts[cell]) {
+        far_[key_of(cell, seq_id)] = i;
+        continue;
+      }
+      std::vector<OpIndex>& by_seq_id = table_[cell];
       if (by_seq_id.size() <= seq_id) by_seq_id.resize(seq_id + 1, kNone);
       by_seq_id[seq_id] = i;
     }
@@ -57,22 +64,38 @@ class OpLookup {
 
   static constexpr OpIndex kNone = std::numeric_limits<OpIndex>::max();
 
-  OpIndex find(std::uint8_t kind, std::int32_t stage, std::int32_t seq_id) {
-    const std::vector<OpIndex>& by_seq_id = at(kind, stage);
-    return static_cast<std::size_t>(seq_id) < by_seq_id.size() ? by_seq_id[static_cast<std::size_t>(seq_id)] : kNone;
+  OpIndex find(std::uint8_t kind, std::int32_t stage, std::int32_t seq_id) const {
+    const std::size_t cell = kind * pp_size_ + static_cast<std::size_t>(stage);
+    const std::vector<OpIndex>& by_seq_id = table_[cell];
+    const auto index = static_cast<std::size_t>(seq_id);
+    if (index < by_seq_id.size()) return by_seq_id[index];
+    if (far_.empty()) return kNone;
+    const auto found = far_.find(key_of(cell, index));
+    return found == far_.end() ? kNone : found->second;
   }
 
  private:
-  std::vector<OpIndex>& at(std::size_t kind, std::int32_t stage) {
-    return table_[kind * pp_size_ + static_cast<std::size_t>(stage)];
+  // seq_ids count the ops of a kind and stage, so they are close to their number; those that are not go to `far_`.
+  static constexpr std::size_t kSlack = 16;
+
+  std::size_t cell_of(const Op& op) const {
+    return static_cast<std::size_t>(op.kind) * pp_size_ + static_cast<std::size_t>(op.stage);
+  }
+  static std::uint64_t key_of(std::size_t cell, std::size_t seq_id) {
+    return (std::uint64_t{cell} << 32) | std::uint64_t{seq_id};
   }
 
   std::size_t pp_size_;
   std::vector<std::vector<OpIndex>> table_;
+  std::unordered_map<std::uint64_t, OpIndex> far_;
 };
 
 Op op_of_row(const OpColumns& c, std::size_t row) {
-  return {static_cast<Kind>(c.kind[row]), c.stage[row], c.seq_id[row], c.chunk[row], c.global_chunk[row],
+  return {static_cast<Kind>(c.kind[row]),
+          c.stage[row],
+          c.seq_id[row],
+          c.chunk[row],
+          c.global_chunk[row],
           c.microbatch[row]};
 }
 
@@ -94,9 +117,8 @@ Result<std::vector<std::int32_t>> ranks_of_workers(const OpColumns& c, const Job
                                   -1);
   std::unordered_map<std::int32_t, std::size_t> worker_of;
   for (std::size_t row = 0; row < c.size(); ++row) {
-    const std::size_t worker =
-        static_cast<std::size_t>(c.dp_rank[row]) * static_cast<std::size_t>(layout.pp_size) +
-        static_cast<std::size_t>(c.stage[row]);
+    const std::size_t worker = static_cast<std::size_t>(c.dp_rank[row]) * static_cast<std::size_t>(layout.pp_size) +
+                               static_cast<std::size_t>(c.stage[row]);
     if (ranks[worker] == c.rank[row]) continue;
     const auto [known, is_new] = worker_of.try_emplace(c.rank[row], worker);
     if (!is_new && known->second != worker) {
@@ -117,31 +139,46 @@ std::vector<std::int64_t> first_starts(const OpColumns& c, StepIndex& step_index
   return starts;
 }
 
+struct LaneSize {
+  std::size_t lane = 0;
+  std::size_t rows = 0;
+};
+
+// The first lane that has not `op_count` rows, when there is one. Sorts instead of counting per lane: there may be far
+// more lanes than rows.
+LaneSize first_wrong_lane(std::vector<std::size_t> lane_of_row, std::size_t op_count) {
+  std::sort(lane_of_row.begin(), lane_of_row.end());
+  LaneSize size;
+  for (auto row = lane_of_row.begin();; ++size.lane) {
+    const auto next = std::find_if(row, lane_of_row.end(), [&](std::size_t lane) { return lane != size.lane; });
+    size.rows = static_cast<std::size_t>(next - row);
+    if (size.rows != op_count) return size;
+    row = next;
+  }
+}
+
 // Called when the rows are not lanes x ops: names a lane of the wrong size and, where it can, the op that it lacks.
 Error name_incomplete_lane(const OpColumns& c, StepIndex& step_index, std::size_t dp_size,
-                           const std::vector<RecordedOp>& ops, OpLookup& lookup) {
-  std::vector<std::size_t> rows_of_lane(step_index.steps().size() * dp_size, 0);
-  auto lane_of = [&](std::size_t row) {
-    return step_index.of(c.step[row]) * dp_size + static_cast<std::size_t>(c.dp_rank[row]);
-  };
-  for (std::size_t row = 0; row < c.size(); ++row) ++rows_of_lane[lane_of(row)];
-  const auto wrong = std::find_if(rows_of_lane.begin(), rows_of_lane.end(),
-                                  [&](std::size_t rows) { return rows != ops.size(); });
-  const auto lane = static_cast<std::size_t>(wrong - rows_of_lane.begin());
-  std::string text = std::to_string(*wrong) + " ops" +
+                           const std::vector<RecordedOp>& ops, const OpLookup& lookup) {
+  std::vector<std::size_t> lane_of_row(c.size());
+  for (std::size_t row = 0; row < c.size(); ++row) {
+    lane_of_row[row] = step_index.of(c.step[row]) * dp_size + static_cast<std::size_t>(c.dp_rank[row]);
+  }
+  const auto [lane, rows] = first_wrong_lane(lane_of_row, ops.size());
+  std::string text = std::to_string(rows) + " ops" +
                      in_lane(static_cast<std::int32_t>(lane % dp_size), step_index.steps()[lane / dp_size]) + ", but " +
                      std::to_string(ops.size()) + in_lane(0, step_index.steps().front());
   std::vector<bool> seen(ops.size(), false);
   for (std::size_t row = 0; row < c.size(); ++row) {
-    if (lane_of(row) != lane) continue;
+    if (lane_of_row[row] != lane) continue;
     const OpIndex op = lookup.find(c.kind[row], c.stage[row], c.seq_id[row]);
-    if (op == OpLookup::kNone) return Error{text + ": " + describe(op_of_row(c, row)) + " is in the former only"};
+    const std::string name = describe(op_of_row(c, row));
+    if (op == OpLookup::kNone) return Error{text + ": the former alone has " + name};
+    if (seen[op]) return Error{text + ": the former has " + name + " twice"};
     seen[op] = true;
   }
   const auto missing = std::find(seen.begin(), seen.end(), false);
-  if (missing == seen.end()) return Error{text + ": some are recorded twice"};
-  return Error{text + ": " + describe(ops[static_cast<std::size_t>(missing - seen.begin())].op) +
-               " is missing in the former"};
+  return Error{text + ": the former lacks " + describe(ops[static_cast<std::size_t>(missing - seen.begin())].op)};
 }
 
 }  // namespace
@@ -165,32 +202,34 @@ Result<LaneTable> LaneTable::build(const OpColumns& columns, const JobLayout& la
   if (table.template_ops_.empty()) {
     return Error{"dp rank 0 has no ops in step " + std::to_string(table.steps_.front()) + ", the first one"};
   }
-  OpLookup lookup(table.template_ops_, layout.pp_size);
+  auto lookup = OpLookup::build(table.template_ops_, layout.pp_size);
+  if (!lookup) return Error{lookup.error().message + in_lane(0, table.steps_.front())};
   const std::size_t lanes = table.lane_count();
   if (lanes > columns.size() || lanes * table.op_count() != columns.size()) {
-    return name_incomplete_lane(columns, step_index, table.dp_size_, table.template_ops_, lookup);
+    return name_incomplete_lane(columns, step_index, table.dp_size_, table.template_ops_, *lookup);
   }
 
   const std::vector<std::int64_t> step_starts = first_starts(columns, step_index);
-  table.starts_ns_.assign(columns.size(), kUnset);
-  table.ends_ns_.assign(columns.size(), kUnset);
+  table.starts_ns_ = LaneBuffer(columns.size());
+  table.ends_ns_ = LaneBuffer(columns.size());
+  std::fill_n(table.starts_ns_.data(), columns.size(), kUnset);
   table.step_times_ns_.assign(table.steps_.size(), 0);
   for (std::size_t row = 0; row < columns.size(); ++row) {
-    const OpIndex op = lookup.find(columns.kind[row], columns.stage[row], columns.seq_id[row]);
+    const OpIndex op = lookup->find(columns.kind[row], columns.stage[row], columns.seq_id[row]);
     if (op == OpLookup::kNone) {
       return Error{describe(op_of_row(columns, row)) + in_lane(columns.dp_rank[row], columns.step[row]) +
                    " is not in dp rank 0's first step"};
     }
     const std::size_t step = step_index.of(columns.step[row]);
     const std::size_t cell = op * lanes + step * table.dp_size_ + static_cast<std::size_t>(columns.dp_rank[row]);
-    if (table.starts_ns_[cell] != kUnset) {
+    if (table.starts_ns_.data()[cell] != kUnset) {
       return Error{describe(op_of_row(columns, row)) + in_lane(columns.dp_rank[row], columns.step[row]) +
                    " is recorded twice"};
     }
     const auto start = static_cast<double>(columns.start_ns[row] - step_starts[step]);
     const double end = start + static_cast<double>(columns.duration_ns[row]);
-    table.starts_ns_[cell] = start;
-    table.ends_ns_[cell] = end;
+    table.starts_ns_.data()[cell] = start;
+    table.ends_ns_.data()[cell] = end;
     table.step_times_ns_[step] = std::max(table.step_times_ns_[step], end);
   }
   return table;

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "analysis/lane_buffer.h"
 #include "analysis/lane_ops.h"
 #include "analysis/op_columns.h"
 #include "base/result.h"
@@ -39,8 +40,8 @@ class LaneTable {
   std::vector<RecordedOp> template_ops_;
   std::vector<std::int64_t> steps_;
   std::size_t dp_size_ = 1;
-  std::vector<double> starts_ns_;
-  std::vector<double> ends_ns_;
+  LaneBuffer starts_ns_;
+  LaneBuffer ends_ns_;
   std::vector<double> step_times_ns_;
   std::vector<std::int32_t> worker_ranks_;
 };

@@ -8,8 +8,6 @@
 namespace smon_rt::analysis {
 namespace {
 
-// Beyond these an index table sized by the largest value would no longer be proportional to the rows.
-constexpr std::int32_t kMaxSeqId = 1 << 20;
 constexpr std::int64_t kMaxTimeNs = std::numeric_limits<std::int64_t>::max() / 4;
 
 template <typename T>
@@ -21,30 +19,51 @@ constexpr std::string_view kArrowFormat<std::int64_t> = "l";
 template <>
 constexpr std::string_view kArrowFormat<std::uint8_t> = "C";
 
-bool has_nulls(const ArrowArray& column) {
+bool has_nulls(const ArrowArray& array) {
   // null_count -1 means "not counted": a missing validity bitmap is the only cheap proof of none.
-  return column.null_count > 0 || (column.null_count < 0 && column.buffers[0] != nullptr);
+  const bool has_bitmap = array.n_buffers > 0 && array.buffers != nullptr && array.buffers[0] != nullptr;
+  return array.null_count > 0 || (array.null_count < 0 && has_bitmap);
+}
+
+// All that can be checked of a column without knowing how large its buffers are.
+template <typename T>
+Result<void> check_column(const ArrowSchema& field, const ArrowArray& column, const ArrowArray& batch,
+                          const std::string& what) {
+  const std::string_view format = field.format == nullptr ? "" : field.format;
+  if (format != kArrowFormat<T>) {
+    return Error{what + " has the Arrow format '" + std::string(format) + "', expected '" +
+                 std::string(kArrowFormat<T>) + "'"};
+  }
+  if (field.dictionary != nullptr) return Error{what + " holds indices into a dictionary, expected plain values"};
+  if (has_nulls(column)) return Error{what + " has nulls"};
+  // No sum here: lengths and offsets may be anything, and the batch's are known not to be negative.
+  if (column.length < 0 || batch.length > column.length - batch.offset) {
+    return Error{what + " is shorter than the batch"};
+  }
+  if (column.offset < 0) return Error{what + " has a negative offset"};
+  if (batch.length == 0) return {};
+  if (column.n_buffers != 2 || column.buffers == nullptr || column.buffers[1] == nullptr) {
+    return Error{what + " has no values"};
+  }
+  if (reinterpret_cast<std::uintptr_t>(column.buffers[1]) % alignof(T) != 0) {
+    return Error{what + " lies at an address that is no multiple of its " + std::to_string(sizeof(T)) + " bytes"};
+  }
+  return {};
 }
 
 template <typename T>
-Result<std::span<const T>> view_column(const ArrowSchema& schema, const ArrowArray& array, std::string_view name) {
+Result<std::span<const T>> view_column(const ArrowSchema& schema, const ArrowArray& batch, std::string_view name) {
+  const std::string what = "column " + std::string(name);
   for (std::int64_t i = 0; i < schema.n_children; ++i) {
-    const ArrowSchema& field = *schema.children[i];
-    if (field.name == nullptr || name != field.name) continue;
-    const ArrowArray& column = *array.children[i];
-    if (field.format != kArrowFormat<T>) {
-      return Error{"column " + std::string(name) + " has the Arrow format '" + field.format + "', expected '" +
-                   std::string(kArrowFormat<T>) + "'"};
-    }
-    if (has_nulls(column)) return Error{"column " + std::string(name) + " has nulls"};
-    if (column.n_buffers != 2 || column.length < array.offset + array.length) {
-      return Error{"column " + std::string(name) + " is shorter than the batch"};
-    }
-    if (array.length == 0) return std::span<const T>();
-    const T* values = static_cast<const T*>(column.buffers[1]) + column.offset + array.offset;
-    return std::span<const T>(values, static_cast<std::size_t>(array.length));
+    const ArrowSchema* field = schema.children[i];
+    const ArrowArray* column = batch.children[i];
+    if (field == nullptr || column == nullptr || field->name == nullptr || name != field->name) continue;
+    if (auto valid = check_column<T>(*field, *column, batch, what); !valid) return valid.error();
+    if (batch.length == 0) return std::span<const T>();
+    const T* values = static_cast<const T*>(column->buffers[1]) + column->offset + batch.offset;
+    return std::span<const T>(values, static_cast<std::size_t>(batch.length));
   }
-  return Error{"column " + std::string(name) + " is missing"};
+  return Error{what + " is missing"};
 }
 
 std::string at_row(std::size_t row) {
@@ -65,9 +84,7 @@ Result<void> validate_row(const OpColumns& c, const JobLayout& layout, std::size
   }
   if (c.rank[row] < 0) return Error{"rank " + std::to_string(c.rank[row]) + at_row(row) + " is negative"};
   if (c.kind[row] >= kKindCount) return out_of_range("kind", c.kind[row], row, kKindCount);
-  if (c.seq_id[row] < 0 || c.seq_id[row] >= kMaxSeqId) {
-    return out_of_range("seq_id", c.seq_id[row], row, kMaxSeqId);
-  }
+  if (c.seq_id[row] < 0) return Error{"seq_id " + std::to_string(c.seq_id[row]) + at_row(row) + " is negative"};
   if (c.duration_ns[row] < 0) {
     return Error{"duration " + std::to_string(c.duration_ns[row]) + " ns" + at_row(row) + " is negative"};
   }
@@ -91,10 +108,12 @@ bool take(Result<std::span<const T>> view, std::span<const T>& column, std::stri
 }  // namespace
 
 Result<OpColumns> view_arrow_columns(const ArrowSchema& schema, const ArrowArray& array) {
-  if (schema.format == nullptr || std::strcmp(schema.format, "+s") != 0 || schema.n_children != array.n_children) {
+  const bool is_struct = schema.format != nullptr && std::strcmp(schema.format, "+s") == 0;
+  if (!is_struct || schema.n_children != array.n_children ||
+      (schema.n_children > 0 && (schema.children == nullptr || array.children == nullptr))) {
     return Error{"ops must come as one Arrow record batch"};
   }
-  if (array.length < 0 || array.offset < 0 || array.null_count > 0) {
+  if (array.length < 0 || array.offset < 0 || has_nulls(array)) {
     return Error{"the record batch has null rows or a negative length"};
   }
   OpColumns c;

@@ -18,9 +18,6 @@ struct JobLayout {
   std::int32_t cp_size = 1;
   std::int32_t vpp_size = 1;
   std::int32_t world_size = 1;
-
-  /// True where gradients and parameters cross ranks.
-  bool has_dp_communication() const { return static_cast<std::int64_t>(dp_size) * cp_size > 1; }
 };
 
 /// One row per recorded op, borrowed from the caller's Arrow batch. Row order is free.

@@ -92,8 +92,8 @@ bool takes_median(Kind kind) {
 OpTiming measure_ops(const LaneTable& table, const OpGraph& graph) {
   OpTiming timing;
   timing.lane_count = table.lane_count();
-  timing.durations_ns.resize(graph.size() * timing.lane_count);
-  timing.launch_delays_ns.resize(graph.size() * timing.lane_count);
+  timing.durations_ns = LaneBuffer(graph.size() * timing.lane_count);
+  timing.launch_delays_ns = LaneBuffer(graph.size() * timing.lane_count);
   measure_durations(table, graph, timing);
   measure_launch_delays(table, graph, timing);
   return timing;

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "analysis/lane_buffer.h"
 #include "analysis/lane_table.h"
 #include "analysis/op_graph.h"
 #include "format/kind.h"
@@ -19,8 +20,8 @@ namespace smon_rt::analysis {
 /// Method: OSDI 2025, section 3; like the published analyzer, values of −10 ms or less are set to 0 and smaller
 /// negative ones, the clock error of the recording, are kept.
 struct OpTiming {
-  std::vector<double> durations_ns;
-  std::vector<double> launch_delays_ns;
+  LaneBuffer durations_ns;
+  LaneBuffer launch_delays_ns;
   std::size_t lane_count = 0;
   /// Ops that start before what they wait for has ended, by more than the clock tolerance of the recording.
   std::int64_t early_start_count = 0;

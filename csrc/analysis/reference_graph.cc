@@ -26,7 +26,7 @@ bool contains(std::span<const Kind> kinds, Kind kind) {
 
 class ReferenceRules {
  public:
-  ReferenceRules(const LaneOps& lane, bool use_dp) : lane_(lane), use_dp_(use_dp) {
+  explicit ReferenceRules(const LaneOps& lane) : lane_(lane) {
     for (OpIndex i = 0; i < lane.size(); ++i) {
       graph_.add_op(lane.op(i));
       overlaps_dp_ |= lane.op(i).kind == Kind::kSeparateGradsAllReduce;
@@ -40,9 +40,7 @@ class ReferenceRules {
     for (std::int32_t stage = 0; stage < lane_.stage_count(); ++stage) {
       add_streams(stage);
       add_first_backward_p2p(stage);
-      if (use_dp_) {
-        if (auto done = add_dp_edges(stage); !done) return done.error();
-      }
+      if (auto done = add_dp_edges(stage); !done) return done.error();
       add_after_compute(stage);
     }
     add_collective_groups();
@@ -191,19 +189,14 @@ class ReferenceRules {
   }
 
   const LaneOps& lane_;
-  bool use_dp_;
   bool overlaps_dp_ = false;
   OpGraphBuilder graph_;
 };
 
-Result<void> check_kinds(const LaneOps& lane, bool use_dp) {
+Result<void> check_kinds(const LaneOps& lane) {
   for (OpIndex i = 0; i < lane.size(); ++i) {
     const Op& op = lane.op(i);
-    if (contains(kDpKinds, op.kind)) {
-      if (!use_dp) {
-        return Error{"the trace has " + describe(op) + ", but dp x cp = 1 leaves nobody to communicate with"};
-      }
-    } else if (!contains(kP2pKinds, op.kind) && !contains(kOtherKinds, op.kind)) {
+    if (!contains(kP2pKinds, op.kind) && !contains(kDpKinds, op.kind) && !contains(kOtherKinds, op.kind)) {
       return Error{"the reference rules have no place for " + describe(op)};
     }
     const bool is_compute = op.kind == Kind::kForwardCompute || op.kind == Kind::kBackwardCompute;
@@ -218,12 +211,11 @@ Result<void> check_kinds(const LaneOps& lane, bool use_dp) {
 
 }  // namespace
 
-Result<OpGraph> build_reference_graph(std::span<const RecordedOp> recorded, const JobLayout& layout) {
-  auto lane = LaneOps::sort(recorded, layout.pp_size);
+Result<OpGraph> build_reference_graph(std::span<const RecordedOp> recorded, std::int32_t pp_size) {
+  auto lane = LaneOps::sort(recorded, pp_size);
   if (!lane) return lane.error();
-  const bool use_dp = layout.has_dp_communication();
-  if (auto known = check_kinds(*lane, use_dp); !known) return known.error();
-  return ReferenceRules(*lane, use_dp).build();
+  if (auto known = check_kinds(*lane); !known) return known.error();
+  return ReferenceRules(*lane).build();
 }
 
 }  // namespace smon_rt::analysis

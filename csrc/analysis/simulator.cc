@@ -2,26 +2,31 @@
 
 #include <algorithm>
 #include <span>
+#include <utility>
 
 namespace smon_rt::analysis {
 namespace {
 
-// Enough lanes that the instruction overhead disappears, few enough that the live slots stay in the second-level cache.
-constexpr std::size_t kLanesPerBlock = 256;
+// Enough lanes that the overhead of an instruction disappears, few enough that the live slots, and for usual steps the
+// durations too, stay in the second-level cache.
+constexpr std::size_t kLanesPerBlock = 128;
 
-void add(double* __restrict target, const OpValues& values, std::size_t first_lane, std::size_t count) {
-  if (values.lanes == nullptr) {
-    for (std::size_t i = 0; i < count; ++i) target[i] += values.constant;
-    return;
-  }
-  const double* __restrict lanes = values.lanes + first_lane;
-  if (values.mask == nullptr) {
-    for (std::size_t i = 0; i < count; ++i) target[i] += lanes[i];
-    return;
-  }
-  const std::uint64_t* __restrict mask = values.mask + first_lane;
+// target[i] = ready(i) + the op's value, for `count` lanes from `first_lane` on. One pass, whatever the value is: these
+// loops are nearly all of the engine's time. ready may read target[i], hence no __restrict on it.
+template <typename Ready>
+void add_values(double* target, Ready ready, const OpValues& values, std::size_t first_lane, std::size_t count) {
   const double constant = values.constant;
-  for (std::size_t i = 0; i < count; ++i) target[i] += mask[i] != 0 ? lanes[i] : constant;
+  if (values.lanes == nullptr) {
+    for (std::size_t i = 0; i < count; ++i) target[i] = ready(i) + constant;
+    return;
+  }
+  const double* lanes = values.lanes + first_lane;
+  if (values.mask == nullptr) {
+    for (std::size_t i = 0; i < count; ++i) target[i] = ready(i) + lanes[i];
+    return;
+  }
+  const std::uint64_t* mask = values.mask + first_lane;
+  for (std::size_t i = 0; i < count; ++i) target[i] = ready(i) + (mask[i] != 0 ? lanes[i] : constant);
 }
 
 void max_into(double* __restrict target, const double* __restrict values, std::size_t count) {
@@ -36,14 +41,16 @@ void last_of_each_step(double* lanes, std::size_t count, std::size_t dp_size) {
   }
 }
 
+void append_last_of_steps(const double* lanes, std::size_t steps, std::size_t dp_size, std::vector<double>& ends) {
+  for (std::size_t i = 0; i < steps; ++i, lanes += dp_size) ends.push_back(*std::max_element(lanes, lanes + dp_size));
+}
+
 /// One block of lanes on its way through the program. With `ideal`, every lane has a stand-in for the other dp ranks
 /// of its step in the second half of each slot.
 class Block {
  public:
-  Block(const ReplayProgram& program, const Scenario& scenario, const std::vector<double>* ideal, std::size_t dp_size,
-        std::size_t lane_capacity)
+  Block(const ReplayProgram& program, const std::vector<double>* ideal, std::size_t dp_size, std::size_t lane_capacity)
       : program_(program),
-        scenario_(scenario),
         ideal_(ideal),
         dp_size_(dp_size),
         stride_(ideal == nullptr ? lane_capacity : 2 * lane_capacity),
@@ -52,7 +59,8 @@ class Block {
         optimizer_end_(group_start_ + stride_),
         last_end_(optimizer_end_ + stride_) {}
 
-  void run(std::size_t first_lane, std::size_t lane_count) {
+  void run(const Scenario& scenario, std::size_t first_lane, std::size_t lane_count) {
+    scenario_ = &scenario;
     first_lane_ = first_lane;
     lane_count_ = lane_count;
     width_ = ideal_ == nullptr ? lane_count : 2 * lane_count;
@@ -76,16 +84,32 @@ class Block {
   void start(const ReplayProgram::Instruction& instruction) {
     double* target = slot(instruction.target);
     const std::span<const std::uint32_t> operands = program_.operands_of(instruction);
-    if (operands.empty()) {
-      std::fill_n(target, width_, 0.0);
-    } else {
-      std::copy_n(slot(operands.front()), width_, target);
-      for (std::uint32_t operand : operands.subspan(1)) max_into(target, slot(operand), width_);
+    switch (operands.size()) {
+      case 0:
+        return start_at(instruction, target, [](std::size_t) { return 0.0; });
+      case 1:
+        return start_at(instruction, target, [a = slot(operands[0])](std::size_t i) { return a[i]; });
+      case 2:
+        return start_at(instruction, target, [a = slot(operands[0]), b = slot(operands[1])](std::size_t i) {
+          return std::max(a[i], b[i]);
+        });
+      default:
+        std::copy_n(slot(operands.front()), width_, target);
+        for (std::uint32_t operand : operands.subspan(1)) max_into(target, slot(operand), width_);
+        return start_at(instruction, target, [target](std::size_t i) { return target[i]; });
     }
-    if (!scenario_.launch_delays.empty()) {
-      add(target, scenario_.launch_delays[instruction.op], first_lane_, lane_count_);
+  }
+
+  template <typename Ready>
+  void start_at(const ReplayProgram::Instruction& instruction, double* target, Ready ready) {
+    const bool runs = instruction.action == ReplayProgram::Action::kRun;
+    if (scenario_->launch_delays.empty()) {
+      if (runs) return end(instruction.op, target, ready);
+      for (std::size_t i = 0; i < width_; ++i) target[i] = ready(i);
+      return;
     }
-    if (instruction.action == ReplayProgram::Action::kRun) end(instruction.op, target);
+    add_values(target, ready, scenario_->launch_delays[instruction.op], first_lane_, lane_count_);
+    if (runs) end(instruction.op, target, [target](std::size_t i) { return target[i]; });
   }
 
   void complete(const ReplayProgram::Instruction& instruction) {
@@ -96,8 +120,7 @@ class Block {
     }
     if (instruction.spans_dp && dp_size_ > 1) wait_for_dp_ranks();
     for (const ReplayProgram::Member& member : members) {
-      std::copy_n(group_start_, width_, slot(member.slot));
-      end(member.op, slot(member.slot));
+      end(member.op, slot(member.slot), [start = group_start_](std::size_t i) { return start[i]; });
     }
   }
 
@@ -110,18 +133,19 @@ class Block {
     std::copy_n(group_start_, lane_count_, group_start_ + lane_count_);
   }
 
-  void end(OpIndex op, double* times) {
-    add(times, scenario_.durations[op], first_lane_, lane_count_);
+  template <typename Ready>
+  void end(OpIndex op, double* times, Ready ready) {
+    add_values(times, ready, scenario_->durations[op], first_lane_, lane_count_);
     if (ideal_ != nullptr) {
       const double duration = (*ideal_)[op];
-      for (std::size_t i = lane_count_; i < width_; ++i) times[i] += duration;
+      for (std::size_t i = lane_count_; i < width_; ++i) times[i] = ready(i) + duration;
     }
     if (program_.ends_step[op]) max_into(optimizer_end_, times, width_);
     if (program_.is_sink[op]) max_into(last_end_, times, width_);
   }
 
   const ReplayProgram& program_;
-  const Scenario& scenario_;
+  const Scenario* scenario_ = nullptr;
   const std::vector<double>* ideal_;
   std::size_t dp_size_;
   std::size_t stride_;
@@ -144,19 +168,19 @@ std::size_t Simulator::steps_per_block() const {
 }
 
 StepEnds Simulator::replay(const Scenario& scenario) const {
-  StepEnds ends;
-  ends.optimizer.reserve(step_count_);
-  ends.last.reserve(step_count_);
+  return std::move(replay_all({&scenario, 1}).front());
+}
+
+std::vector<StepEnds> Simulator::replay_all(std::span<const Scenario> scenarios) const {
+  std::vector<StepEnds> ends(scenarios.size());
   const std::size_t block_steps = steps_per_block();
-  Block block(program_, scenario, nullptr, dp_size_, block_steps * dp_size_);
+  Block block(program_, nullptr, dp_size_, block_steps * dp_size_);
   for (std::size_t step = 0; step < step_count_; step += block_steps) {
     const std::size_t steps = std::min(block_steps, step_count_ - step);
-    block.run(step * dp_size_, steps * dp_size_);
-    for (std::size_t i = 0; i < steps; ++i) {
-      const double* optimizer = block.optimizer_end() + i * dp_size_;
-      const double* last = block.last_end() + i * dp_size_;
-      ends.optimizer.push_back(*std::max_element(optimizer, optimizer + dp_size_));
-      ends.last.push_back(*std::max_element(last, last + dp_size_));
+    for (std::size_t i = 0; i < scenarios.size(); ++i) {
+      block.run(scenarios[i], step * dp_size_, steps * dp_size_);
+      append_last_of_steps(block.optimizer_end(), steps, dp_size_, ends[i].optimizer);
+      append_last_of_steps(block.last_end(), steps, dp_size_, ends[i].last);
     }
   }
   return ends;
@@ -166,10 +190,10 @@ std::vector<double> Simulator::replay_each_against_ideal(const Scenario& scenari
                                                          const std::vector<double>& ideal) const {
   std::vector<double> ends(lane_count());
   const std::size_t block_steps = steps_per_block();
-  Block block(program_, scenario, &ideal, dp_size_, block_steps * dp_size_);
+  Block block(program_, &ideal, dp_size_, block_steps * dp_size_);
   for (std::size_t step = 0; step < step_count_; step += block_steps) {
     const std::size_t lanes = std::min(block_steps, step_count_ - step) * dp_size_;
-    block.run(step * dp_size_, lanes);
+    block.run(scenario, step * dp_size_, lanes);
     const double* own = block.optimizer_end();
     // With one dp rank there are no others to wait for.
     const double* others = dp_size_ > 1 ? own + lanes : own;

@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "analysis/op_graph.h"
@@ -48,9 +49,13 @@ class Simulator {
   /// Lanes of the same step wait for each other in groups that span data parallelism.
   StepEnds replay(const Scenario& scenario) const;
 
+  /// Replays several scenarios block by block, so that what they share is read from memory once: with millions of
+  /// ops, reading durations costs as much as replaying them.
+  std::vector<StepEnds> replay_all(std::span<const Scenario> scenarios) const;
+
   /// Answers "what if only this one lane's dp rank ran `scenario`, and all others `ideal`" for every lane at once:
   /// the ideal ranks of a step are all alike, so one of them stands for the rest, and each lane is replayed beside
-  /// its own stand-in. `ideal` holds one duration per op. Launch delays are none.
+  /// its own stand-in. `ideal` holds one duration per op. `scenario` must have no launch delays.
   /// Returns the step time of each lane, [step · dp_size + dp_rank].
   std::vector<double> replay_each_against_ideal(const Scenario& scenario, const std::vector<double>& ideal) const;
 

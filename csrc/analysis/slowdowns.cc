@@ -1,7 +1,6 @@
 #include "analysis/slowdowns.h"
 
 #include <algorithm>
-#include <map>
 #include <utility>
 
 #include "analysis/statistics.h"
@@ -36,6 +35,12 @@ std::vector<std::string> names_present(const WhatIf& what_if, NameOf name_of) {
   return names;
 }
 
+std::vector<std::string> numbers(std::size_t count) {
+  std::vector<std::string> names;
+  for (std::size_t i = 0; i < count; ++i) names.push_back(std::to_string(i));
+  return names;
+}
+
 void append(Breakdown& breakdown, std::string name, const std::vector<double>& step_ns,
             const std::vector<double>& reference_ns) {
   breakdown.names.push_back(std::move(name));
@@ -44,28 +49,41 @@ void append(Breakdown& breakdown, std::string name, const std::vector<double>& s
   for (std::size_t i = 0; i < step_ns.size(); ++i) by_step.push_back(step_ns[i] / reference_ns[i]);
 }
 
-// Each group of ops in turn keeps what `scenario_of` lets it keep; the rest of the job is the reference.
-template <typename NameOf, typename ScenarioOf>
-Breakdown by_name(const WhatIf& what_if, const std::vector<double>& reference_ns, ReplayCounter& counter,
-                  NameOf name_of, ScenarioOf scenario_of) {
+// One replay a name, in batches: small enough that scenarios, one value an op, do not outgrow the trace.
+template <typename ScenarioOf>
+Breakdown replay_each(const WhatIf& what_if, const std::vector<double>& reference_ns, ReplayCounter& counter,
+                      const std::vector<std::string>& names, ScenarioOf scenario_of) {
+  constexpr std::size_t kBatch = 16;
   Breakdown breakdown;
-  for (std::string& name : names_present(what_if, name_of)) {
-    if (!counter.next()) break;
-    const Scenario scenario = scenario_of([&](const Op& op) { return name_of(op) == name; });
-    append(breakdown, std::move(name), what_if.simulator().replay(scenario).optimizer, reference_ns);
+  for (std::size_t begin = 0; begin < names.size(); begin += kBatch) {
+    std::vector<Scenario> scenarios;
+    for (std::size_t i = begin; i < std::min(begin + kBatch, names.size()) && counter.next(); ++i) {
+      scenarios.push_back(scenario_of(i));
+    }
+    const std::vector<StepEnds> ends = what_if.simulator().replay_all(scenarios);
+    for (std::size_t i = 0; i < ends.size(); ++i) {
+      append(breakdown, names[begin + i], ends[i].optimizer, reference_ns);
+    }
   }
   return breakdown;
+}
+
+// Each kind in turn keeps what `scenario_of` lets it keep; the rest of the job is the reference.
+template <typename NameOf, typename ScenarioOf>
+Breakdown by_kind(const WhatIf& what_if, const std::vector<double>& reference_ns, ReplayCounter& counter,
+                  NameOf name_of, ScenarioOf scenario_of) {
+  const std::vector<std::string> names = names_present(what_if, name_of);
+  return replay_each(what_if, reference_ns, counter, names, [&](std::size_t i) {
+    return scenario_of([&](const Op& op) { return name_of(op) == names[i]; });
+  });
 }
 
 template <typename ScenarioOf>
 Breakdown by_stage(const WhatIf& what_if, const std::vector<double>& reference_ns, ReplayCounter& counter,
                    ScenarioOf scenario_of) {
-  Breakdown breakdown;
-  for (std::size_t stage = 0; stage < what_if.pp_size() && counter.next(); ++stage) {
-    const Scenario scenario = scenario_of([&](const Op& op) { return static_cast<std::size_t>(op.stage) == stage; });
-    append(breakdown, std::to_string(stage), what_if.simulator().replay(scenario).optimizer, reference_ns);
-  }
-  return breakdown;
+  return replay_each(what_if, reference_ns, counter, numbers(what_if.pp_size()), [&](std::size_t stage) {
+    return scenario_of([&](const Op& op) { return static_cast<std::size_t>(op.stage) == stage; });
+  });
 }
 
 // The step times in which this dp rank is the one that differs.
@@ -86,7 +104,7 @@ bool ReplayCounter::next() {
 Breakdowns slowdowns(const WhatIf& what_if, const std::vector<double>& ideal_step_ns, ReplayCounter& counter) {
   Breakdowns result;
   auto keeps_durations = [&](const OpPredicate& chosen) { return what_if.ideal_except(chosen); };
-  result.kind = by_name(what_if, ideal_step_ns, counter, merged_kind, keeps_durations);
+  result.kind = by_kind(what_if, ideal_step_ns, counter, merged_kind, keeps_durations);
   result.stage = by_stage(what_if, ideal_step_ns, counter, keeps_durations);
   if (!counter.next()) return result;
   const std::vector<double> lane_ns =
@@ -102,12 +120,11 @@ Breakdowns launch_slowdowns(const WhatIf& what_if, const std::vector<double>& no
                             ReplayCounter& counter) {
   Breakdowns result;
   auto keeps_delays = [&](const OpPredicate& chosen) { return what_if.nodelay_with_launch_delays(chosen); };
-  result.kind = by_name(what_if, nodelay_step_ns, counter, launch_kind, keeps_delays);
+  result.kind = by_kind(what_if, nodelay_step_ns, counter, launch_kind, keeps_delays);
   result.stage = by_stage(what_if, nodelay_step_ns, counter, keeps_delays);
-  for (std::size_t dp_rank = 0; dp_rank < what_if.dp_size() && counter.next(); ++dp_rank) {
-    append(result.dp_rank, std::to_string(dp_rank),
-           what_if.simulator().replay(what_if.nodelay_with_launch_delays(dp_rank)).optimizer, nodelay_step_ns);
-  }
+  result.dp_rank = replay_each(what_if, nodelay_step_ns, counter, numbers(what_if.dp_size()), [&](std::size_t dp_rank) {
+    return what_if.nodelay_with_launch_delays(dp_rank);
+  });
   return result;
 }
 
