@@ -42,52 +42,50 @@ class StepIndex {
   bool has_last_ = false;
 };
 
-/// (kind, stage, seq_id) to op of the template lane. Memory is proportional to the ops, whatever their seq_ids.
+/// (kind, stage, seq_id) to op of the template lane.
 class OpLookup {
  public:
-  OpLookup(const std::vector<RecordedOp>& ops, std::int32_t pp_size) : pp_size_(static_cast<std::size_t>(pp_size)) {
-    table_.resize(kKindCount * pp_size_);
-    std::vector<std::size_t> counts(table_.size(), 0);
-    for (const RecordedOp& recorded : ops) ++counts[cell_of(recorded.op)];
+  /// Errors: an op twice; a seq_id that cannot be the launch index it is meant to be.
+  static Result<OpLookup> build(const std::vector<RecordedOp>& ops, std::int32_t pp_size) {
+    OpLookup lookup(static_cast<std::size_t>(pp_size));
+    std::size_t cell_count = 0;
     for (OpIndex i = 0; i < ops.size(); ++i) {
-      const std::size_t cell = cell_of(ops[i].op);
+      std::vector<OpIndex>& by_seq_id = lookup.at(static_cast<std::size_t>(ops[i].op.kind), ops[i].op.stage);
       const auto seq_id = static_cast<std::size_t>(ops[i].op.seq_id);
-      if (seq_id >= kSlack + kSlack * counts[cell]) {
-        far_[key_of(cell, seq_id)] = i;
-        continue;
+      if (seq_id >= by_seq_id.size()) {
+        cell_count += seq_id + 1 - by_seq_id.size();
+        // The sum keeps the table from outgrowing the rows: each kind and stage may have its own hole.
+        if (seq_id >= ops.size() || cell_count > kMaxCellsPerOp * ops.size()) {
+          return Error{describe(ops[i].op) + " has a seq_id beyond the " + std::to_string(ops.size()) +
+                       " ops of its step"};
+        }
+        by_seq_id.resize(seq_id + 1, kNone);
       }
-      std::vector<OpIndex>& by_seq_id = table_[cell];
-      if (by_seq_id.size() <= seq_id) by_seq_id.resize(seq_id + 1, kNone);
+      if (by_seq_id[seq_id] != kNone) return Error{describe(ops[i].op) + " is recorded twice"};
       by_seq_id[seq_id] = i;
     }
+    return lookup;
   }
 
   static constexpr OpIndex kNone = std::numeric_limits<OpIndex>::max();
 
-  OpIndex find(std::uint8_t kind, std::int32_t stage, std::int32_t seq_id) const {
-    const std::size_t cell = kind * pp_size_ + static_cast<std::size_t>(stage);
-    const std::vector<OpIndex>& by_seq_id = table_[cell];
-    const auto index = static_cast<std::size_t>(seq_id);
-    if (index < by_seq_id.size()) return by_seq_id[index];
-    if (far_.empty()) return kNone;
-    const auto found = far_.find(key_of(cell, index));
-    return found == far_.end() ? kNone : found->second;
+  OpIndex find(std::uint8_t kind, std::int32_t stage, std::int32_t seq_id) {
+    const std::vector<OpIndex>& by_seq_id = at(kind, stage);
+    return static_cast<std::size_t>(seq_id) < by_seq_id.size() ? by_seq_id[static_cast<std::size_t>(seq_id)] : kNone;
   }
 
  private:
-  // seq_ids count the ops of a kind and stage, so they are close to their number; those that are not go to `far_`.
-  static constexpr std::size_t kSlack = 16;
+  // Enough for a recorder that numbers the ops of all kinds of a stage together.
+  static constexpr std::size_t kMaxCellsPerOp = kKindCount;
 
-  std::size_t cell_of(const Op& op) const {
-    return static_cast<std::size_t>(op.kind) * pp_size_ + static_cast<std::size_t>(op.stage);
-  }
-  static std::uint64_t key_of(std::size_t cell, std::size_t seq_id) {
-    return (std::uint64_t{cell} << 32) | std::uint64_t{seq_id};
+  explicit OpLookup(std::size_t pp_size) : pp_size_(pp_size), table_(kKindCount * pp_size) {}
+
+  std::vector<OpIndex>& at(std::size_t kind, std::int32_t stage) {
+    return table_[kind * pp_size_ + static_cast<std::size_t>(stage)];
   }
 
   std::size_t pp_size_;
   std::vector<std::vector<OpIndex>> table_;
-  std::unordered_map<std::uint64_t, OpIndex> far_;
 };
 
 Op op_of_row(const OpColumns& c, std::size_t row) {
@@ -159,7 +157,7 @@ LaneSize first_wrong_lane(std::vector<std::size_t> lane_of_row, std::size_t op_c
 
 // Called when the rows are not lanes x ops: names a lane of the wrong size and, where it can, the op that it lacks.
 Error name_incomplete_lane(const OpColumns& c, StepIndex& step_index, std::size_t dp_size,
-                           const std::vector<RecordedOp>& ops, const OpLookup& lookup) {
+                           const std::vector<RecordedOp>& ops, OpLookup& lookup) {
   std::vector<std::size_t> lane_of_row(c.size());
   for (std::size_t row = 0; row < c.size(); ++row) {
     lane_of_row[row] = step_index.of(c.step[row]) * dp_size + static_cast<std::size_t>(c.dp_rank[row]);
