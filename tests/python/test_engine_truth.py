@@ -43,7 +43,9 @@ LAYOUTS = {
     "interleaved without the first recv": JobSpec(
         dp=2, pp=2, vpp=3, microbatches=4, steps=2, noise=0.1, skip_first_recv=True, seed=3
     ),
-    "overlapped reduction": JobSpec(dp=4, pp=2, microbatches=5, steps=2, noise=0.1, comm_noise=0.3, overlap=True, seed=4),
+    "overlapped reduction": JobSpec(
+        dp=4, pp=2, microbatches=5, steps=2, noise=0.1, comm_noise=0.3, overlap=True, seed=4
+    ),
     "interleaved and overlapped": JobSpec(dp=2, pp=2, vpp=2, microbatches=4, steps=2, noise=0.2, overlap=True, seed=5),
     "no data parallelism": JobSpec(dp=1, pp=4, microbatches=5, steps=3, noise=0.1, seed=6),
     "no pipeline": JobSpec(dp=4, pp=1, microbatches=5, steps=3, noise=0.1, seed=7),
@@ -114,3 +116,13 @@ def test_a_healthy_job_has_nothing_to_fix(tmp_path: Path) -> None:
 def test_without_delays_the_recorded_steps_replay_to_themselves(tmp_path: Path) -> None:
     steps = report_of(make_job(LAYOUTS["1f1b"]), tmp_path)["step_time_s_by_step"]
     assert steps["nodelay"] == steps["base"]
+
+
+def test_context_parallel_ranks_may_be_numbered_within_dp_rank(tmp_path: Path) -> None:
+    job = make_job(JobSpec(dp=4, pp=2, microbatches=4, steps=2, noise=0.1, seed=15))
+    path = tmp_path / "job.parquet"
+    job.write(path)
+    meta = path.with_suffix(".yaml")
+    meta.write_text(meta.read_text().replace("dp_size: 4", "dp_size: 2").replace("dsp_size: 1", "dsp_size: 2"))
+    assert "dsp_size: 2" in meta.read_text()
+    assert_agrees(analyze(path).to_dict(), job)

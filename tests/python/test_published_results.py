@@ -69,8 +69,9 @@ def compare_result(ours: dict[str, Any], published: dict[str, Any]) -> Iterator[
     yield Comparison("launch_slowdown", ours["launch_slowdown"], published["launch_slowdown"])
     for name, key in (("step_t_base", "base"), ("step_t_nodelay", "nodelay"), ("step_t_noblk", "ideal")):
         yield from compare_tables(name, ours["step_time_s_by_step"][key], published[name])
-    yield from compare_tables("blocking_step_slowdown", ours["slowdown_by_step"], published["blocking_step_slowdown"])
-    yield from compare_tables("launch_step_slowdown", ours["launch_slowdown_by_step"], published["launch_step_slowdown"])
+    for prefix, our_prefix in (("blocking", "slowdown"), ("launch", "launch_slowdown")):
+        name = f"{prefix}_step_slowdown"
+        yield from compare_tables(name, ours[f"{our_prefix}_by_step"], published[name])
     for prefix, our_prefix in (("blocking", "slowdown"), ("launch", "launch_slowdown")):
         for theirs, dimension in DIMENSIONS.items():
             name = f"{prefix}_decompose_by_{theirs}"

@@ -11,7 +11,7 @@ from typing import Any
 import jsonschema
 import pytest
 
-from smon_rt.analysis.interval import StepResampler, step_blocks
+from smon_rt._analysis import bootstrap_mean
 from smon_rt.analysis.report import Report, ReportOptions
 from smon_rt.report.json_output import json_schema
 from tests.python.report_fixtures import IDEAL_S, make_raw, make_trace
@@ -87,8 +87,10 @@ def test_causes_are_sorted_by_what_they_give_back() -> None:
     removed = {"worker": 0.2, "stage": 0.3, "pp_communication": 0.4, "gc": -0.1}
     causes = report_of(make_raw(removed=removed, delay_s=0.1)).causes
     gains = {cause.cause: cause.gain_s_per_step for cause in causes}
-    assert list(gains)[:3] == ["pp_communication", "stage", "worker"]
-    assert gains == pytest.approx({**removed, "dp_communication": 0.0, "noise": 0.0, "host_launch_delay": 0.1})
+    assert list(gains)[:2] == ["pp_communication", "worker"]
+    # The worst worker is in the worst stage: the stage gives back only what goes beyond it.
+    expected = {**removed, "stage": 0.1, "dp_communication": 0.0, "noise": 0.0, "host_launch_delay": 0.1}
+    assert gains == pytest.approx(expected)
     shares = {cause.cause: cause.share for cause in causes}
     assert shares["pp_communication"] == pytest.approx(0.4 / 1.1)
     assert shares["gc"] == pytest.approx(-0.1 / 1.1)
@@ -127,29 +129,30 @@ def test_the_same_report_comes_out_twice() -> None:
     assert report_of(raw).to_json() == report_of(raw).to_json()
 
 
-def test_steps_are_drawn_in_windows_or_blocks() -> None:
-    windows = [step for window in range(8) for step in (window * 100, window * 100 + 1)]
-    assert step_blocks(windows) == [[2 * index, 2 * index + 1] for index in range(8)]
-    assert [len(block) for block in step_blocks(range(23))] == [5, 5, 5, 8]
-    assert [len(block) for block in step_blocks(range(9))] == [1] * 9
-    assert step_blocks([4]) == [[0]]
-
-
 def test_the_interval_of_a_constant_is_the_constant() -> None:
-    assert StepResampler(range(30)).mean_interval([2.5] * 30) == (2.5, 2.5)
-    assert StepResampler([1]).mean_interval([2.5]) == (None, None)
+    assert bootstrap_mean([2.5] * 30, range(30)) == (2.5, 2.5)
+    assert bootstrap_mean([2.5], [1]) is None
+
+
+def width(values: list[float], steps: list[int]) -> float:
+    interval = bootstrap_mean(values, steps)
+    assert interval is not None
+    assert interval[0] <= sum(values) / len(values) <= interval[1]
+    return interval[1] - interval[0]
 
 
 def test_correlated_steps_widen_the_interval() -> None:
     runs = [float(index // 5 % 2) for index in range(100)]
     mixed = [float(index % 2) for index in range(100)]
-    widths = []
-    for values in (runs, mixed):
-        low, high = StepResampler(range(100)).mean_interval(values)
-        assert low is not None
-        assert high is not None
-        widths.append(high - low)
-    assert widths[0] > 2 * widths[1]
+    steps = list(range(100))
+    assert width(runs, steps) > 2 * width(mixed, steps)
+
+
+def test_sampled_windows_are_drawn_whole() -> None:
+    windows = [float(index // 4 % 2) for index in range(64)]
+    apart = [index // 4 * 100 + index % 4 for index in range(64)]
+    # Windows of four equal steps carry the information of one step each.
+    assert width(windows, apart) > 1.5 * width([float(index % 2) for index in range(64)], apart)
 
 
 def test_the_price_is_the_users() -> None:

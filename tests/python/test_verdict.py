@@ -60,7 +60,7 @@ def test_a_stage_is_not_blamed_for_its_worker() -> None:
 
 
 def test_a_stage_that_loses_more_than_one_of_its_workers_is_named() -> None:
-    report = report_of(make_raw(worker=(0, 3), removed={"worker": 0.5, "stage": 0.95}, m_w=0.5, m_s=0.95))
+    report = report_of(make_raw(worker=(0, 3), removed={"worker": 0.3, "stage": 0.95}, m_w=0.5, m_s=0.95))
     assert (report.verdict.cause, report.verdict.where.stage, report.verdict.scope) == ("stage", 3, "stage")
     assert "it also computes the loss" in lines_of(report)["action"]
 

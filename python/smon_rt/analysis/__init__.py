@@ -47,7 +47,7 @@ def analyze(
 
     trace = read_trace(path, meta, steps)
     try:
-        raw = _analysis.analyze(trace.ops, trace.job.sizes(), progress)
+        raw = _analysis.analyze(trace.ops, trace.recorded_sizes(), progress)
     except _analysis.AnalysisError as error:
         raise TraceError(f"{shown(trace.path)}: {error}") from error
     return Report.from_raw(raw, trace, ReportOptions(gpu_hour_price, currency, steps is not None))

@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 from statistics import fmean, median
 from typing import Any
 
-from smon_rt.analysis.interval import StepResampler
 from smon_rt.analysis.raw import RawResult
 
 #: Slow forwards with slow backwards are evidence for sequence lengths only where forwards also vary this much.
@@ -54,11 +53,12 @@ def find_causes(raw: RawResult) -> tuple[Cause, ...]:
     """All causes that the trace can show, largest gain first; small and negative gains stay in the list."""
     base, nodelay, ideal = (raw["step_time_s"][key] for key in ("base", "nodelay", "ideal"))
     loss_s = fmean(base) - fmean(ideal)
-    resampler = StepResampler(raw["steps"])
+    # Imported late: reports are also read where the engine is not installed.
+    from smon_rt import _analysis
 
     def cause(name: str, gains: Sequence[float], where: Where, detail: dict[str, Any]) -> Cause:
         gain = fmean(gains)
-        low, high = resampler.mean_interval(gains)
+        low, high = _analysis.bootstrap_mean(gains, raw["steps"]) or (None, None)
         share = gain / loss_s if loss_s > 0 and math.isfinite(gain / loss_s) else None
         return Cause(name, gain, share, low, high, _persistence(gains, gain), where, detail)
 
@@ -71,7 +71,11 @@ def find_causes(raw: RawResult) -> tuple[Cause, ...]:
         causes.append(cause("worker", *_worker(raw, gains_of)))
     if pp_size > 1 and "stage" in raw["removals"]:
         stage = raw["removal_where"]["stage"]
-        causes.append(cause("stage", gains_of("stage"), Where(stage=stage), _stage_detail(raw, stage)))
+        gains = gains_of("stage")
+        if dp_size > 1 and raw["removal_where"]["worker"][1] == stage:
+            # What its worst worker alone gives back is the worker's, not the stage's.
+            gains = [whole - own for whole, own in zip(gains, gains_of("worker"), strict=True)]
+        causes.append(cause("stage", gains, Where(stage=stage), _stage_detail(raw, stage)))
     if "sequence_length" in raw["removals"]:
         # Evening out the microbatches of a worker removes plain noise as well: without evidence it is called noise.
         name = "sequence_length" if has_sequence_evidence(raw) else "noise"

@@ -39,6 +39,13 @@ class Trace:
     path: str
     read_ms: float
 
+    def recorded_sizes(self) -> dict[str, int]:
+        """The job's sizes as the engine takes them: dp_size counts the dp ranks of the ops.
+
+        Some recorders number the context-parallel ranks within dp_rank, which then has dp_size * cp_size values.
+        """
+        return self.job.sizes() | {"dp_size": pc.max(self.ops["dp_rank"]).as_py() + 1}
+
 
 def read_trace(
     path: str | os.PathLike[str], meta: str | os.PathLike[str] | None = None, steps: Container[int] | None = None
@@ -83,7 +90,7 @@ def _check_job(trace: str, meta: str, job: Job, ops: pa.RecordBatch) -> None:
     todo = f"correct {meta}, or give the right one with --meta"
     dp_count = _check_numbered(trace, "dp_rank", pc.unique(ops["dp_rank"]).to_pylist())
     stage_count = _check_numbered(trace, "stage", pc.unique(ops["stage"]).to_pylist())
-    # Some recorders number the context-parallel ranks within dp_rank.
+    # See Trace.recorded_sizes.
     if dp_count not in (job.dp_size, job.dp_size * job.cp_size):
         raise TraceError(f"{trace}: has {dp_count} dp ranks, but dp_size is {job.dp_size}; {todo}")
     if stage_count != job.pp_size:

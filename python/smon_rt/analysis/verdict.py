@@ -20,8 +20,6 @@ NAMED_GAIN_RATIO = 0.03
 NAMED_LOW_RATIO = 0.01
 #: M_W and M_S from which the slowest workers or the last stage are the cause.
 DOMINANT_RATIO = 0.5
-#: A stage's loss is its worker's when the worker alone gives back this much of what the whole stage does.
-WORKER_OF_STAGE_SHARE = 0.8
 #: A cause that shows in fewer steps than this comes and goes.
 TRANSIENT_PERSISTENCE = 0.5
 _NEVER_NAMED = frozenset({"noise", "none"})
@@ -116,13 +114,11 @@ def choose_cause(situation: Situation) -> Cause | None:
 
 
 def _worker_or_stage(situation: Situation, worker: Cause, stage: Cause) -> Cause:
-    """Both dominate. The larger gain wins, except that a stage owes to its own worker what the worker gives back."""
-    if worker.where.stage != stage.where.stage:
-        return worker if worker.gain_s_per_step >= stage.gain_s_per_step else stage
-    if situation.dp == 1:
+    """Both dominate: the larger gain wins."""
+    if situation.dp == 1 and worker.where.stage == stage.where.stage:
         # The same ops in both: the last stage is often heavier by design, another one rather has a slow machine.
         return stage if stage.detail.get("is_last_stage") else worker
-    return worker if worker.gain_s_per_step >= WORKER_OF_STAGE_SHARE * stage.gain_s_per_step else stage
+    return worker if worker.gain_s_per_step >= stage.gain_s_per_step else stage
 
 
 def is_named(cause: Cause, base_s: float) -> bool:
