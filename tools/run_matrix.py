@@ -21,6 +21,11 @@ COMPILERS = ("g++-11", "g++-12", "g++-13", "g++-14", "clang++-14", "clang++-16",
 PYTHONS = ("python3.10", "python3.11", "python3.12", "python3.13", "python3.14", "python3.14t")
 
 
+def is_installed(name: str) -> bool:
+    """Version managers put names on PATH that do not run, so it is tried."""
+    return shutil.which(name) is not None and subprocess.run([name, "--version"], capture_output=True).returncode == 0
+
+
 def run_all(commands: list[list[str]], log: Path) -> bool:
     """Runs commands one after the other until one fails; what they print goes to the log."""
     log.parent.mkdir(parents=True, exist_ok=True)
@@ -51,7 +56,7 @@ def try_python(python: str, log: Path) -> bool:
         [
             [python, "-m", "venv", str(environment)],
             [inner, "-m", "pip", "install", "-q", f"{ROOT}[test]"],
-            # From the installed package, not from the checkout: -P keeps the current folder off the path.
+            # The installed package is tested: the checkout's python/ folder is on no path.
             [inner, "-m", "pytest", "-q", str(ROOT / "tests" / "python")],
         ],
         log,
@@ -61,7 +66,7 @@ def try_python(python: str, log: Path) -> bool:
 def main() -> int:
     rows = []
     for name in (*COMPILERS, *PYTHONS):
-        if shutil.which(name) is None:
+        if not is_installed(name):
             continue
         log = ROOT / "build" / "matrix-logs" / f"{name}.log"
         started = time.monotonic()
