@@ -1,0 +1,147 @@
+#include "analysis/contributions.h"
+
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <gtest/gtest.h>
+#include <numeric>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "analysis/statistics.h"
+#include "what_if_job.h"
+
+namespace smon_rt::analysis {
+namespace {
+
+using testing::JobSpec;
+using testing::Row;
+using testing::WhatIfJob;
+
+using Workers = std::vector<std::pair<std::size_t, std::size_t>>;
+
+const Progress kNoProgress;
+
+LossRange loss_of(const WhatIfJob& job) {
+  const Simulator& simulator = job.what_if.simulator();
+  return {mean(simulator.replay(job.what_if.nodelay()).last), mean(simulator.replay(job.what_if.ideal()).last)};
+}
+
+Contribution contribution(const WhatIfJob& job, const WorkerSet& set) {
+  ReplayCounter counter(kNoProgress, 0);
+  return contribution_of(job.what_if, set, loss_of(job), counter);
+}
+
+TEST(SlowestWorkers, AreThreePercentOfTheRanksRoundedUp) {
+  const std::pair<std::size_t, std::size_t> expected[] = {{1, 1},  {4, 1},  {33, 1},  {34, 2},
+                                                          {66, 2}, {67, 3}, {100, 3}, {1024, 31}};
+  for (const auto& [rank_count, chosen] : expected) {
+    std::vector<std::int32_t> ranks(rank_count);
+    std::iota(ranks.begin(), ranks.end(), 0);
+    const WorkerSet set = slowest_workers(std::vector<double>(rank_count, 1.0), ranks, rank_count, 1);
+    EXPECT_EQ(set.workers().size(), chosen) << rank_count << " ranks";
+    EXPECT_EQ(chosen, (3 * rank_count + 99) / 100);
+  }
+}
+
+TEST(SlowestWorkers, AreThoseOfTheLargestScores) {
+  std::vector<double> scores(40, 1.0);
+  std::vector<std::int32_t> ranks(40);
+  std::iota(ranks.begin(), ranks.end(), 0);
+  scores[17] = 1.5;
+  scores[30] = 1.2;
+  EXPECT_EQ(slowest_workers(scores, ranks, 10, 4).workers(), (Workers{{4, 1}, {7, 2}}));
+}
+
+TEST(SlowestWorkers, EqualScoresGoToTheLowerRankNotTheLowerPlace) {
+  std::vector<double> scores(40, 1.0);
+  std::vector<std::int32_t> ranks(40);
+  for (std::size_t i = 0; i < 40; ++i) ranks[i] = 100 - static_cast<std::int32_t>(i);
+  EXPECT_EQ(slowest_workers(scores, ranks, 10, 4).workers(), (Workers{{9, 2}, {9, 3}}));
+}
+
+TEST(Contribution, IsTheShareOfTheLossThatReplayingWithoutTheWorkersGivesBack) {
+  const WhatIfJob job(testing::uneven_job());
+  WorkerSet set(3, 3);
+  set.add(1, 0);
+  const Contribution result = contribution(job, set);
+  const Simulator& simulator = job.what_if.simulator();
+  const StepEnds removed = simulator.replay(job.what_if.nodelay_except(set));
+  const StepEnds added = simulator.replay(job.what_if.ideal_except(set));
+  const LossRange range = loss_of(job);
+  const double loss = range.nodelay_ns - range.ideal_ns;
+  EXPECT_EQ(result.workers, (Workers{{1, 0}}));
+  EXPECT_EQ(result.removed_ns, mean(removed.last));
+  EXPECT_EQ(result.added_ns, mean(added.last));
+  EXPECT_EQ(result.removed_step_ns, removed.optimizer);
+  EXPECT_EQ(result.ratio, (range.nodelay_ns - mean(removed.last)) / loss);
+  EXPECT_EQ(result.added_ratio, (mean(added.last) - range.ideal_ns) / loss);
+  EXPECT_GT(result.ratio, 0.5) << "this worker is the slow one";
+}
+
+TEST(Contribution, OfAllWorkersIsOneAndOfNoneIsZero) {
+  const WhatIfJob job(testing::uneven_job());
+  WorkerSet all(3, 3);
+  for (std::size_t worker = 0; worker < 9; ++worker) all.add(worker / 3, worker % 3);
+  EXPECT_DOUBLE_EQ(contribution(job, all).ratio, 1);
+  EXPECT_DOUBLE_EQ(contribution(job, all).added_ratio, 1);
+  EXPECT_EQ(contribution(job, WorkerSet(3, 3)).ratio, 0);
+  EXPECT_EQ(contribution(job, WorkerSet(3, 3)).added_ratio, 0);
+}
+
+TEST(Contribution, IsNotANumberWhereNothingIsLost) {
+  JobSpec spec;
+  spec.duration = [](const Row&) { return 1'024; };
+  const WhatIfJob job(spec);
+  WorkerSet set(2, 2);
+  set.add(0, 0);
+  EXPECT_TRUE(std::isnan(contribution(job, set).ratio));
+}
+
+TEST(Removals, EachIsTheReplayWithoutDelaysAndWithoutItsCause) {
+  JobSpec spec = testing::uneven_job();
+  spec.gc = true;
+  const WhatIfJob job(spec);
+  ReplayCounter counter(kNoProgress, 0);
+  const std::vector<Removal> result = removals(job.what_if, {1, 0}, 2, counter);
+  const auto without = [&](const OpPredicate& becomes_ideal) {
+    return job.what_if.simulator().replay(job.what_if.nodelay_except(becomes_ideal)).optimizer;
+  };
+  const auto any_of = [&](auto... kinds) { return without([=](const Op& op) { return ((op.kind == kinds) || ...); }); };
+  WorkerSet worker(3, 3);
+  worker.add(1, 0);
+  const std::vector<std::pair<std::string, std::vector<double>>> expected = {
+      {"pp_communication", any_of(Kind::kForwardSend, Kind::kForwardRecv, Kind::kBackwardSend, Kind::kBackwardRecv)},
+      {"dp_communication", any_of(Kind::kParamsAllGather, Kind::kGradsReduceScatter)},
+      {"gc", any_of(Kind::kGc)},
+      {"optimizer", any_of(Kind::kOptimizer)},
+      {"all", job.ideal_ns()},
+      {"sequence_length", job.what_if.simulator().replay(job.what_if.nodelay_with_even_microbatches()).optimizer},
+      {"worker", job.what_if.simulator().replay(job.what_if.nodelay_except(worker)).optimizer},
+      {"stage", without([](const Op& op) { return op.stage == 2; })}};
+  ASSERT_EQ(result.size(), expected.size());
+  ASSERT_EQ(static_cast<int>(result.size()), removal_replay_count());
+  for (std::size_t i = 0; i < result.size(); ++i) {
+    EXPECT_EQ(result[i].name, expected[i].first);
+    EXPECT_EQ(result[i].step_ns, expected[i].second) << result[i].name;
+  }
+}
+
+TEST(Removals, TheSlowWorkerIsWhatIsWorthFixing) {
+  const WhatIfJob job(testing::uneven_job());
+  ReplayCounter counter(kNoProgress, 0);
+  const double nodelay_ns = mean(job.nodelay_ns());
+  for (const Removal& removal : removals(job.what_if, {1, 0}, 2, counter)) {
+    const double gain = (nodelay_ns - mean(removal.step_ns)) / nodelay_ns;
+    if (removal.name == "worker") {
+      EXPECT_GT(gain, 0.2);
+    }
+    if (removal.name == "pp_communication" || removal.name == "optimizer") {
+      EXPECT_LT(gain, 0.05) << removal.name;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace smon_rt::analysis
