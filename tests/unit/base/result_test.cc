@@ -1,6 +1,7 @@
 #include "base/result.h"
 
 #include <gtest/gtest.h>
+
 #include <memory>
 #include <string>
 #include <utility>
