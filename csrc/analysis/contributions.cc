@@ -78,8 +78,7 @@ std::vector<Removal> removals(const WhatIf& what_if, std::pair<std::size_t, std:
   for (const NamedPredicate& kind : kRemovableKinds) add(kind.name, what_if.nodelay_except(kind.chooses));
   add("sequence_length", what_if.nodelay_with_even_microbatches());
   add("worker", what_if.nodelay_except(worker));
-  add("stage",
-      what_if.nodelay_except([&](const Op& op) { return static_cast<std::size_t>(op.stage) == worst_stage; }));
+  add("stage", what_if.nodelay_except([&](const Op& op) { return static_cast<std::size_t>(op.stage) == worst_stage; }));
   std::vector<StepEnds> ends = what_if.simulator().replay_all(scenarios);
   for (std::size_t i = 0; i < ends.size(); ++i) result[i].step_ns = std::move(ends[i].optimizer);
   return result;

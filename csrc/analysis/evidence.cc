@@ -18,16 +18,15 @@ std::vector<OpPairs> pairs_by_stage(const WhatIf& what_if) {
   std::map<std::tuple<std::int32_t, std::int32_t, std::int32_t>, OpIndex> forwards;
   std::vector<OpPairs> pairs(what_if.pp_size());
   const OpGraph& graph = what_if.graph();
-  auto key = [&](OpIndex op) {
-    return std::tuple(graph.op(op).stage, graph.op(op).chunk, graph.op(op).microbatch);
-  };
+  auto key = [&](OpIndex op) { return std::tuple(graph.op(op).stage, graph.op(op).chunk, graph.op(op).microbatch); };
   for (OpIndex op = 0; op < graph.size(); ++op) {
     if (graph.op(op).kind == Kind::kForwardCompute && graph.op(op).microbatch >= 0) forwards[key(op)] = op;
   }
   for (OpIndex op = 0; op < graph.size(); ++op) {
     if (graph.op(op).kind != Kind::kBackwardCompute) continue;
     const auto forward = forwards.find(key(op));
-    if (forward != forwards.end()) pairs[static_cast<std::size_t>(graph.op(op).stage)].emplace_back(forward->second, op);
+    if (forward != forwards.end())
+      pairs[static_cast<std::size_t>(graph.op(op).stage)].emplace_back(forward->second, op);
   }
   return pairs;
 }

@@ -94,8 +94,7 @@ class Matcher {
     if (sends.size() != recvs.size()) {
       return Error{"stage " + std::to_string(stage) + " has " + std::to_string(sends.size()) + " " +
                    std::string(kind_name(transfer.send)) + " but stage " + std::to_string(peer) + " has " +
-                   std::to_string(recvs.size()) + " " + std::string(kind_name(transfer.recv)) +
-                   " to pair with them"};
+                   std::to_string(recvs.size()) + " " + std::string(kind_name(transfer.recv)) + " to pair with them"};
     }
     for (std::size_t i = 0; i < sends.size(); ++i) matches_.pairs.emplace_back(sends[i], recvs[i]);
     return {};
@@ -110,7 +109,8 @@ class Matcher {
   std::int32_t stage_count_;
   std::int64_t global_chunk_count_ = 0;
   P2pMatches matches_;
-  std::vector<std::array<std::vector<OpIndex>, 2>> real_;  // per stage: sends and recvs of one direction that have a peer
+  std::vector<std::array<std::vector<OpIndex>, 2>>
+      real_;  // per stage: sends and recvs of one direction that have a peer
 };
 
 }  // namespace

@@ -15,10 +15,9 @@ namespace {
 
 constexpr Kind kP2pKinds[] = {Kind::kForwardSend, Kind::kForwardRecv, Kind::kBackwardSend, Kind::kBackwardRecv};
 constexpr Kind kDpKinds[] = {Kind::kParamsAllGather, Kind::kGradsReduceScatter, Kind::kSeparateGradsAllReduce};
-constexpr Kind kOtherKinds[] = {Kind::kForwardCompute,          Kind::kBackwardCompute,
-                                Kind::kGc,                      Kind::kLayernormGradsAllReduce,
-                                Kind::kEmbeddingGradsAllReduce, Kind::kOptimizerClipMainGrad,
-                                Kind::kOptimizer};
+constexpr Kind kOtherKinds[] = {
+    Kind::kForwardCompute,          Kind::kBackwardCompute,       Kind::kGc,       Kind::kLayernormGradsAllReduce,
+    Kind::kEmbeddingGradsAllReduce, Kind::kOptimizerClipMainGrad, Kind::kOptimizer};
 
 bool contains(std::span<const Kind> kinds, Kind kind) {
   return std::find(kinds.begin(), kinds.end(), kind) != kinds.end();
@@ -75,8 +74,8 @@ class ReferenceRules {
   // The first backward send and recv wait for the second-last forward before the first backward.
   void add_first_backward_p2p(std::int32_t stage) {
     const std::vector<OpIndex>& compute = lane_.stage(stage).compute;
-    const auto first_backward = std::find_if(
-        compute.begin(), compute.end(), [&](OpIndex i) { return lane_.op(i).kind == Kind::kBackwardCompute; });
+    const auto first_backward = std::find_if(compute.begin(), compute.end(),
+                                             [&](OpIndex i) { return lane_.op(i).kind == Kind::kBackwardCompute; });
     if (first_backward - compute.begin() < 2) return;
     for (Kind kind : {Kind::kBackwardRecv, Kind::kBackwardSend}) {
       for (OpIndex op : lane_.stage(stage).of(kind)) {
@@ -178,9 +177,8 @@ class ReferenceRules {
   }
 
   OpIndex last_to_end(std::span<const OpIndex> ops) const {
-    return *std::max_element(ops.begin(), ops.end(), [&](OpIndex a, OpIndex b) {
-      return lane_.recorded(a).end_ns < lane_.recorded(b).end_ns;
-    });
+    return *std::max_element(ops.begin(), ops.end(),
+                             [&](OpIndex a, OpIndex b) { return lane_.recorded(a).end_ns < lane_.recorded(b).end_ns; });
   }
 
   Error no_compute_of_chunk(OpIndex op, Kind compute) const {

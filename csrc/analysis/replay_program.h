@@ -39,7 +39,9 @@ struct ReplayProgram {
   std::vector<bool> ends_step;  // per op: an optimizer, whose last end is the end of the step
   std::vector<bool> is_sink;    // per op: nothing waits for it
 
-  std::span<const std::uint32_t> operands_of(const Instruction& i) const { return {operands.data() + i.first, i.count}; }
+  std::span<const std::uint32_t> operands_of(const Instruction& i) const {
+    return {operands.data() + i.first, i.count};
+  }
   std::span<const Member> members_of(const Instruction& i) const { return {members.data() + i.first, i.count}; }
 };
 

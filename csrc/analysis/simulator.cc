@@ -90,9 +90,8 @@ class Block {
       case 1:
         return start_at(instruction, target, [a = slot(operands[0])](std::size_t i) { return a[i]; });
       case 2:
-        return start_at(instruction, target, [a = slot(operands[0]), b = slot(operands[1])](std::size_t i) {
-          return std::max(a[i], b[i]);
-        });
+        return start_at(instruction, target,
+                        [a = slot(operands[0]), b = slot(operands[1])](std::size_t i) { return std::max(a[i], b[i]); });
       default:
         std::copy_n(slot(operands.front()), width_, target);
         for (std::uint32_t operand : operands.subspan(1)) max_into(target, slot(operand), width_);

@@ -12,16 +12,17 @@ namespace smon_rt::analysis {
 
 /// Where a replay takes the duration or launch delay of one op from, in nanoseconds.
 struct OpValues {
-  const double* lanes = nullptr;         // one value per lane; null: `constant` in every lane
-  double constant = 0;                   // in every lane, or where `mask` is 0
-  const std::uint64_t* mask = nullptr;   // per lane all ones or 0; null: `lanes` everywhere
+  const double* lanes = nullptr;        // one value per lane; null: `constant` in every lane
+  double constant = 0;                  // in every lane, or where `mask` is 0
+  const std::uint64_t* mask = nullptr;  // per lane all ones or 0; null: `lanes` everywhere
 };
 
 /// What a replay assumes for every op of the graph.
 struct Scenario {
   std::vector<OpValues> durations;
   std::vector<OpValues> launch_delays;  // empty: none in any lane
-  // What values and masks point to where a scenario made them itself. A move keeps the pointers valid, a copy would not.
+  // What values and masks point to where a scenario made them itself. A move keeps the pointers valid, a copy would
+  // not.
   std::vector<std::vector<double>> owned_lanes;
   std::vector<std::vector<std::uint64_t>> owned_masks;
 

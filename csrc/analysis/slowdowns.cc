@@ -73,9 +73,8 @@ template <typename NameOf, typename ScenarioOf>
 Breakdown by_kind(const WhatIf& what_if, const std::vector<double>& reference_ns, ReplayCounter& counter,
                   NameOf name_of, ScenarioOf scenario_of) {
   const std::vector<std::string> names = names_present(what_if, name_of);
-  return replay_each(what_if, reference_ns, counter, names, [&](std::size_t i) {
-    return scenario_of([&](const Op& op) { return name_of(op) == names[i]; });
-  });
+  return replay_each(what_if, reference_ns, counter, names,
+                     [&](std::size_t i) { return scenario_of([&](const Op& op) { return name_of(op) == names[i]; }); });
 }
 
 template <typename ScenarioOf>
@@ -116,15 +115,13 @@ Breakdowns slowdowns(const WhatIf& what_if, const std::vector<double>& ideal_ste
   return result;
 }
 
-Breakdowns launch_slowdowns(const WhatIf& what_if, const std::vector<double>& nodelay_step_ns,
-                            ReplayCounter& counter) {
+Breakdowns launch_slowdowns(const WhatIf& what_if, const std::vector<double>& nodelay_step_ns, ReplayCounter& counter) {
   Breakdowns result;
   auto keeps_delays = [&](const OpPredicate& chosen) { return what_if.nodelay_with_launch_delays(chosen); };
   result.kind = by_kind(what_if, nodelay_step_ns, counter, launch_kind, keeps_delays);
   result.stage = by_stage(what_if, nodelay_step_ns, counter, keeps_delays);
-  result.dp_rank = replay_each(what_if, nodelay_step_ns, counter, numbers(what_if.dp_size()), [&](std::size_t dp_rank) {
-    return what_if.nodelay_with_launch_delays(dp_rank);
-  });
+  result.dp_rank = replay_each(what_if, nodelay_step_ns, counter, numbers(what_if.dp_size()),
+                               [&](std::size_t dp_rank) { return what_if.nodelay_with_launch_delays(dp_rank); });
   return result;
 }
 

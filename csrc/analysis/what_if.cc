@@ -59,9 +59,8 @@ Scenario WhatIf::ideal_except(const WorkerSet& keeps_recorded) const {
   Scenario scenario;
   std::vector<const std::uint64_t*> mask_of_stage;
   for (std::size_t stage = 0; stage < pp_size_; ++stage) {
-    mask_of_stage.push_back(add_mask(scenario, timing_.lane_count, dp_size_, [&](std::size_t dp_rank) {
-      return keeps_recorded.contains(dp_rank, stage);
-    }));
+    mask_of_stage.push_back(add_mask(scenario, timing_.lane_count, dp_size_,
+                                     [&](std::size_t dp_rank) { return keeps_recorded.contains(dp_rank, stage); }));
   }
   for (OpIndex op = 0; op < graph_.size(); ++op) {
     const auto stage = static_cast<std::size_t>(graph_.op(op).stage);
@@ -91,8 +90,8 @@ Scenario WhatIf::nodelay_with_launch_delays(const OpPredicate& keeps_delay) cons
 
 Scenario WhatIf::nodelay_with_launch_delays(std::size_t dp_rank) const {
   Scenario scenario = nodelay();
-  const std::uint64_t* mask = add_mask(scenario, timing_.lane_count, dp_size_,
-                                       [&](std::size_t candidate) { return candidate == dp_rank; });
+  const std::uint64_t* mask =
+      add_mask(scenario, timing_.lane_count, dp_size_, [&](std::size_t candidate) { return candidate == dp_rank; });
   for (OpIndex op = 0; op < graph_.size(); ++op) {
     scenario.launch_delays.push_back({timing_.launch_delays(op), 0, mask});
   }

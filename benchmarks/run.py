@@ -1,0 +1,121 @@
+"""Measures the engine and writes docs/benchmarks.md.
+
+    python benchmarks/run.py            # all of it, some minutes
+    python benchmarks/run.py --smoke    # seconds: each benchmark once and small, writes nothing
+
+Both fail only on instruction counts, which callgrind repeats exactly. Times are printed beside their targets and never
+asserted: on a shared machine they say as much about the neighbours.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import os
+import platform
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import engine
+import instructions
+
+ROOT = Path(__file__).resolve().parent.parent
+BASELINE = ROOT / "benchmarks" / "baseline" / "engine.jsonl"
+RESULT = ROOT / "docs" / "benchmarks.md"
+
+
+@dataclass(frozen=True)
+class Row:
+    """One measured figure beside its target; `note` says how it was measured."""
+
+    what: str
+    value: float | None
+    unit: str
+    target: float
+    note: str
+
+    @property
+    def is_gated(self) -> bool:
+        """Whether a value beyond the target fails the run: counts do, times never."""
+        return self.what.startswith("instructions")
+
+    def cells(self) -> list[str]:
+        value = "not measured" if self.value is None else f"{self.value:,.3g} {self.unit}"
+        return [self.what, value, f"<= {self.target:,.3g} {self.unit}", self.note]
+
+
+def targets() -> dict[str, tuple[str, float]]:
+    lines = [json.loads(line) for line in BASELINE.read_text().splitlines()]
+    return {line["what"]: (line["unit"], line["target"]) for line in lines}
+
+
+def measure(smoke: bool) -> list[Row]:
+    known = targets()
+    rows = []
+
+    def record(what: str, value: float | None, note: str) -> None:
+        unit, target = known[what]
+        row = Row(what, value, unit, target, note)
+        rows.append(row)
+        # A small job says nothing about a target that is meant for a large one.
+        cells = row.cells() if row.is_gated or not smoke else [f"smoke run of: {what}", row.cells()[1], note]
+        print("  ".join(cells), flush=True)
+
+    steps: list[Callable[[bool, engine.Record], None]] = [
+        engine.published_trace,
+        engine.cost_per_op,
+        engine.large_job,
+        instructions.count,
+    ]
+    for step in steps:
+        step(smoke, record)
+    return rows
+
+
+def processor() -> str:
+    """The processor's name, as far as the system tells."""
+    cpuinfo = Path("/proc/cpuinfo")
+    lines = cpuinfo.read_text().splitlines() if cpuinfo.exists() else []
+    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(names, platform.machine())
+
+
+def page(rows: list[Row]) -> str:
+    table = [["what", "measured", "target", "how"], ["---"] * 4, *(row.cells() for row in rows)]
+    lines = "\n".join("| " + " | ".join(cells) + " |" for cells in table)
+    return f"""# Benchmarks
+
+Made by `make bench` on {datetime.date.today().isoformat()}: {processor()}, {os.cpu_count()} cores, Python
+{platform.python_version()}. Times of a shared machine: medians, and ratios within one run; only instruction counts are
+a gate in CI (`benchmarks/instructions.py`).
+
+{lines}
+
+Never run on a GPU: the engine does not use one.
+"""
+
+
+def over_target(rows: list[Row]) -> list[Row]:
+    """Rows that fail the run: instruction counts beyond their target."""
+    return [row for row in rows if row.is_gated and row.value is not None and row.value > row.target]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--smoke", action="store_true", help="each benchmark once and small; writes nothing")
+    smoke = parser.parse_args().smoke
+    rows = measure(smoke)
+    if not smoke:
+        RESULT.write_text(page(rows))
+        print(f"wrote {RESULT.relative_to(ROOT)}")
+    failed = over_target(rows)
+    for row in failed:
+        print(f"OVER TARGET: {row.what}: {row.value:,.4g} {row.unit} > {row.target:,.4g}", file=sys.stderr)
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
