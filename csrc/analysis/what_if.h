@@ -15,7 +15,7 @@ namespace smon_rt::analysis {
 
 using OpPredicate = std::function<bool(const Op&)>;
 
-/// Called after each replay with (done, total); false stops the analysis.
+/// Called as each replay begins with (its number from 1, total); false stops the analysis.
 using Progress = std::function<bool(int done, int total)>;
 
 /// A set of (dp_rank, stage) cells.
