@@ -1,9 +1,10 @@
 #include "analysis/contributions.h"
 
+#include <gtest/gtest.h>
+
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
-#include <gtest/gtest.h>
 #include <numeric>
 #include <string>
 #include <utility>

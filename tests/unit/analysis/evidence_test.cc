@@ -1,9 +1,10 @@
 #include "analysis/evidence.h"
 
+#include <gtest/gtest.h>
+
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
-#include <gtest/gtest.h>
 #include <vector>
 
 #include "what_if_job.h"

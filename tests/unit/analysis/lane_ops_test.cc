@@ -1,6 +1,7 @@
 #include "analysis/lane_ops.h"
 
 #include <gtest/gtest.h>
+
 #include <string>
 #include <vector>
 

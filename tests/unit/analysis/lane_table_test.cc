@@ -1,12 +1,13 @@
 #include "analysis/lane_table.h"
 
+#include <gtest/gtest.h>
+#include <sys/resource.h>
+
 #include <algorithm>
 #include <cstdint>
-#include <gtest/gtest.h>
 #include <limits>
 #include <random>
 #include <string>
-#include <sys/resource.h>
 #include <vector>
 
 #include "job_builder.h"

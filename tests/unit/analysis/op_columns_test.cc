@@ -1,7 +1,8 @@
 #include "analysis/op_columns.h"
 
-#include <cstdint>
 #include <gtest/gtest.h>
+
+#include <cstdint>
 #include <limits>
 #include <string>
 #include <vector>

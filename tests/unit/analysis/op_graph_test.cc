@@ -1,6 +1,7 @@
 #include "analysis/op_graph.h"
 
 #include <gtest/gtest.h>
+
 #include <random>
 #include <string>
 #include <vector>

@@ -1,7 +1,8 @@
 #include "analysis/op_timing.h"
 
-#include <cstdint>
 #include <gtest/gtest.h>
+
+#include <cstdint>
 #include <string>
 #include <utility>
 #include <vector>

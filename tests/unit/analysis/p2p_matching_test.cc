@@ -1,7 +1,8 @@
 #include "analysis/p2p_matching.h"
 
-#include <algorithm>
 #include <gtest/gtest.h>
+
+#include <algorithm>
 #include <set>
 #include <string>
 #include <utility>
@@ -94,10 +95,10 @@ TEST(P2pMatching, ARecvAfterTheLastComputeStartedWasNeverLaunched) {
 
 TEST(P2pMatching, ARecvWithinTheClockToleranceOfTheLastComputeWasLaunched) {
   Lane lane = pipeline(2, 3);
-  RecordedOp& last = lane.at(Kind::kForwardCompute, 0, 2);
+  const std::int64_t last_start_ns = lane.at(Kind::kForwardCompute, 0, 2).start_ns;
   lane.add(Kind::kForwardRecv, 0, 0, 0, 1);
   RecordedOp& recv = lane.at(Kind::kForwardRecv, 0, 0);
-  recv.start_ns = last.start_ns + 50'000;
+  recv.start_ns = last_start_ns + 50'000;
   recv.end_ns = recv.start_ns + 1;
   EXPECT_EQ(match(lane, 2).error,
             "stage 0 has 1 forward_recv for 3 forward_compute: expected as many, one fewer, or none");

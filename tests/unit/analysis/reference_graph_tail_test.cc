@@ -1,6 +1,7 @@
 // The part of the reference rules that concerns data parallelism and what follows the last compute.
 
 #include <gtest/gtest.h>
+
 #include <string>
 #include <utility>
 

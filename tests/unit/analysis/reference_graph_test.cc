@@ -1,6 +1,7 @@
 #include "analysis/reference_graph.h"
 
 #include <gtest/gtest.h>
+
 #include <string>
 #include <utility>
 

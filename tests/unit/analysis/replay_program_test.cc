@@ -1,7 +1,8 @@
 #include "analysis/replay_program.h"
 
-#include <algorithm>
 #include <gtest/gtest.h>
+
+#include <algorithm>
 #include <random>
 #include <set>
 #include <utility>

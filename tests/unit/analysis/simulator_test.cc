@@ -1,7 +1,8 @@
 #include "analysis/simulator.h"
 
-#include <cstdint>
 #include <gtest/gtest.h>
+
+#include <cstdint>
 #include <random>
 #include <utility>
 #include <vector>

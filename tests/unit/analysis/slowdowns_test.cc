@@ -1,7 +1,8 @@
 #include "analysis/slowdowns.h"
 
-#include <cstddef>
 #include <gtest/gtest.h>
+
+#include <cstddef>
 #include <string>
 #include <utility>
 #include <vector>

@@ -1,8 +1,9 @@
 #include "analysis/statistics.h"
 
+#include <gtest/gtest.h>
+
 #include <algorithm>
 #include <cstdint>
-#include <gtest/gtest.h>
 #include <numeric>
 #include <random>
 #include <vector>

@@ -1,6 +1,7 @@
+#include <gtest/gtest.h>
+
 #include <cstdint>
 #include <functional>
-#include <gtest/gtest.h>
 #include <limits>
 #include <string>
 #include <vector>

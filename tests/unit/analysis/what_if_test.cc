@@ -1,7 +1,8 @@
 #include "analysis/what_if.h"
 
-#include <cstddef>
 #include <gtest/gtest.h>
+
+#include <cstddef>
 #include <utility>
 #include <vector>
 
