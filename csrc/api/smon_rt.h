@@ -1,0 +1,182 @@
+/* smon_rt: records what a training process did, at a cost nobody notices.
+ *
+ * The C interface of libsmon_rt.so, and the only header it installs. Plain C99, no C++ types cross it.
+ *
+ * Rules that hold for every function:
+ *   - Nothing here throws, aborts or blocks training. When in doubt a span is dropped and counted (smon_status_read).
+ *   - Callable from any thread at any time; before smon_start, after smon_stop and in a forked child it does
+ *     nothing.
+ *   - smon_begin, smon_end, smon_step_begin and smon_step_end make no system call, take no lock and allocate nothing.
+ *   - Structures begin with struct_size, set by the caller to sizeof the structure: fields are only ever added
+ *     at the end.
+ */
+#ifndef SMON_RT_H_
+#define SMON_RT_H_
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define SMON_API __attribute__((visibility("default")))
+
+typedef enum smon_result {
+  SMON_OK = 0,
+  SMON_DISABLED = 1, /* SMON_RT_DISABLE is set: everything is inert */
+  SMON_ALREADY_STARTED = 2,
+  SMON_NOT_STARTED = 3,
+  SMON_INVALID_ARGUMENT = 4,
+  SMON_UNAVAILABLE = 5, /* directory, memory or another live process stand in the way; smon_last_error says which */
+  SMON_TIMED_OUT = 6    /* smon_stop: the drain did not finish in time; what was written is readable */
+} smon_result;
+
+/* Kinds of spans: the numbers of format/kind.h, never renumbered. */
+typedef enum smon_kind {
+  SMON_STEP = 0,
+  SMON_FORWARD_COMPUTE = 1,
+  SMON_BACKWARD_COMPUTE = 2,
+  SMON_FORWARD_BACKWARD_COMBINED = 3,
+  SMON_FORWARD_SEND = 4,
+  SMON_FORWARD_RECV = 5,
+  SMON_BACKWARD_SEND = 6,
+  SMON_BACKWARD_RECV = 7,
+  SMON_PARAMS_ALL_GATHER = 8,
+  SMON_GRADS_REDUCE_SCATTER = 9,
+  SMON_GRADS_ALL_REDUCE = 10,
+  SMON_LAYERNORM_GRADS_ALL_REDUCE = 11,
+  SMON_EMBEDDING_GRADS_ALL_REDUCE = 12,
+  SMON_SEPARATE_GRADS_ALL_REDUCE = 13,
+  SMON_COLLECTIVE = 14,
+  SMON_OPTIMIZER_CLIP_MAIN_GRAD = 15,
+  SMON_OPTIMIZER = 16,
+  SMON_DATA_LOADING = 17,
+  SMON_GC = 18,
+  SMON_CHECKPOINT_SNAPSHOT = 19,
+  SMON_CHECKPOINT_WAIT = 20,
+  SMON_EVAL = 21,
+  SMON_STARTUP = 22,
+  SMON_METRIC = 23,
+  SMON_USER = 24,
+  SMON_KIND_COUNT = 25
+} smon_kind;
+
+/* Which coordinates this process has; -1 or 0 where not known (coordinates, sizes). */
+typedef struct smon_layout {
+  size_t struct_size;
+  int32_t dp_rank, stage, tp_rank, cp_rank, expert_dp_rank;
+  int32_t dp_size, pp_size, tp_size, cp_size, vpp_size;
+  int32_t microbatch_count;
+  const char* schedule;
+} smon_layout;
+
+typedef struct smon_config {
+  size_t struct_size;
+  const char* trace_dir;   /* NULL: SMON_RT_TRACE_DIR, else no files, rings and table only */
+  const char* run_id;      /* NULL: SMON_RT_RUN_ID, TORCHELASTIC_RUN_ID, else "run" */
+  int32_t attempt;         /* -1: TORCHELASTIC_RESTART_COUNT, else the first free one */
+  int32_t rank;            /* -1: RANK, else 0 */
+  int32_t world_size;      /* -1: WORLD_SIZE, else 1 */
+  int32_t local_rank;      /* -1: LOCAL_RANK, else 0 */
+  double sample_ratio;     /* < 0: SMON_RT_SAMPLE_RATIO, else 0.10 */
+  int32_t warmup_steps;    /* -1: SMON_RT_WARMUP_STEPS, else 3 */
+  int32_t always_steps;    /* -1: 20; every step is sampled until this many are */
+  uint64_t max_file_bytes; /* 0: 1 GiB; a file that grows beyond it is closed and the next one begun */
+} smon_config;
+
+/* Fills *config with the meanings of "not given" above. */
+SMON_API void smon_config_init(smon_config* config);
+
+/* Starts recording in this process. Spans begun before are lost; those begun after are recorded. */
+SMON_API smon_result smon_start(const smon_config* config);
+
+/* Writes what is left and closes the file, within about a second. Recording can be started again. */
+SMON_API smon_result smon_stop(void);
+
+/* One line about the last failure in this process, "" if none. Valid until the next call that fails. */
+SMON_API const char* smon_last_error(void);
+
+/* Sets the coordinates of this process; also after smon_start, since jobs know them late. */
+SMON_API smon_result smon_set_layout(const smon_layout* layout);
+
+/* Adds to the header of the trace: versions and environment ("version.torch", "env.NCCL_ALGO"), hooks
+ * ("hook.megatron.forward_step" with the value "" for installed, else the reason why not). */
+SMON_API smon_result smon_set_fact(const char* key, const char* value);
+
+/* A name, track or communicator becomes a small number. Slow (takes a lock): once, not per span. 0: table full or not
+ * started. The same text gives the same id. */
+SMON_API uint16_t smon_intern_name(const char* text);
+SMON_API uint16_t smon_register_track(int32_t device, uint64_t stream);
+SMON_API uint16_t smon_register_communicator(const char* name, const char* dimension, const int32_t* member_ranks,
+                                             size_t member_count);
+
+/* The step that spans belong to from here on. Steps may be numbered by the caller (step >= 0) or counted (step < 0). A
+ * step begins where the one before ended, or here. Every step's wall time is recorded. */
+SMON_API void smon_step_begin(int64_t step);
+SMON_API void smon_step_end(void);
+/* Non-zero while the current step's spans are recorded: what else is costly to find out can be left out otherwise. */
+SMON_API int smon_is_sampled(void);
+
+/* What a span is about; zero-initialise, then set what applies (microbatch, chunk and peer: -1 does not apply). */
+typedef struct smon_span_ids {
+  int16_t microbatch;
+  int16_t chunk;
+  uint16_t name_id;
+  uint16_t comm_id;
+  int32_t peer;
+  uint32_t comm_seq; /* 0: counted by smon_begin per communicator and kind, or per communicator, peer and kind */
+  uint64_t payload_bytes;
+  uint16_t track_id;
+  uint16_t flags;
+  uint32_t reserved; /* 0 */
+} smon_span_ids;
+
+#define SMON_NO_IDS {-1, -1, 0, 0, -1, 0, 0, 0, 0, 0}
+
+/* 0: nothing was begun (not sampled, full, not started); ending it is a no-op. */
+typedef uint64_t smon_token;
+
+/* Begins a span of this thread. ids may be NULL. */
+SMON_API smon_token smon_begin(smon_kind kind, const smon_span_ids* ids);
+/* Ends it, on any thread, once; a second or foreign end is counted and ignored. */
+SMON_API void smon_end(smon_token token);
+/* As smon_end, for a span that an exception left. */
+SMON_API void smon_abort(smon_token token);
+/* Adds what became known after the span began: communicator, peer, bytes. Only fields that are set. */
+SMON_API void smon_annotate(smon_token token, const smon_span_ids* ids);
+/* The innermost open span of this thread, 0 if none: for hooks that add to an outer integration's span. */
+SMON_API smon_token smon_current(void);
+
+/* A value at this point in time, under an interned name. */
+SMON_API void smon_metric(uint16_t name_id, double value);
+
+/* Samples every step of a window of coming steps on all ranks that hear of it in time. first_step < 0: soon. */
+SMON_API smon_result smon_request_sampling(int64_t first_step, int32_t step_count);
+/* Recording off and on again without stopping; while off everything is as cheap as before smon_start. */
+SMON_API void smon_pause(void);
+SMON_API void smon_resume(void);
+
+typedef struct smon_status {
+  size_t struct_size;
+  int32_t is_started, is_paused;
+  int64_t step;            /* -1: none yet */
+  uint64_t recorded_spans; /* written to rings since smon_start */
+  uint64_t written_spans;  /* of these, in the file */
+  uint64_t dropped_spans;  /* of all kinds */
+  uint64_t dropped_by_kind[SMON_KIND_COUNT];
+  uint64_t foreign_tokens, stale_tokens, threads_without_ring;
+  uint64_t sampled_steps, steps;
+  uint64_t file_bytes;
+  uint64_t drain_cpu_ns;
+  char file_path[512];
+} smon_status;
+
+SMON_API void smon_status_read(smon_status* status);
+
+SMON_API const char* smon_version(void);
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* SMON_RT_H_ */

@@ -1,0 +1,145 @@
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+
+#include "format/kind.h"
+#include "format/span.h"
+
+// The memory that outlives a process: the file /dev/shm/smon-<uid>-<run>-<attempt>-<rank>, mode 0600. It holds the
+// in-flight table (open spans, step, counters of each communicator) and the rings of spans that are not yet in the
+// trace file. Another process reads it while the owner runs, hangs or is dead.
+//
+// Layout: ArenaHeader at 0, then at the offsets that the header gives the tables of ThreadRecord and CommRecord, the
+// slots and the rings of the threads. Readers step through tables by the record sizes in the header, so that records
+// may grow at their end. Everything a reader may see torn is guarded: single atomics, or a seqlock (OpenSlot, clock).
+
+namespace smon_rt {
+
+inline constexpr char kArenaMagic[8] = {'s', 'm', 'o', 'n', 's', 'h', 'm', '1'};
+inline constexpr std::size_t kCacheLineBytes = 64;
+inline constexpr std::size_t kLossKinds = 32;  // room for kinds to come
+static_assert(kLossKinds >= kKindCount);
+
+/// What the process is doing, as far as it said so.
+enum class Phase : std::uint32_t { kStarting = 0, kTraining = 1, kEval = 2, kCheckpoint = 3, kStopping = 4 };
+
+/// A consistent reading of the host's clocks: written by the drain thread, read by anyone.
+struct ArenaClock {
+  std::atomic<std::uint32_t> sequence{0};  // odd while being written
+  std::uint32_t source = 0;                // ClockSource of trace.proto
+  std::atomic<std::int64_t> ticks{0};
+  std::atomic<std::int64_t> monotonic_ns{0};
+  std::atomic<std::int64_t> realtime_ns{0};
+  std::atomic<double> ns_per_tick{1};
+};
+
+/// Counted, never hidden: what recording lost since the process began.
+struct ArenaLosses {
+  std::atomic<std::uint64_t> dropped_by_kind[kLossKinds]{};
+  std::atomic<std::uint64_t> foreign_tokens{0};
+  std::atomic<std::uint64_t> stale_tokens{0};
+  std::atomic<std::uint64_t> threads_without_ring{0};
+  std::atomic<std::uint64_t> unwritten_spans{0};
+  std::atomic<std::uint64_t> late_requests{0};
+};
+
+struct ArenaHeader {
+  char magic[8] = {};
+  std::uint64_t arena_bytes = 0;
+  std::uint32_t header_bytes = 0;
+  std::uint32_t span_bytes = 0;
+  std::uint32_t slot_bytes = 0;
+  std::uint32_t thread_record_bytes = 0;
+  std::uint32_t thread_record_count = 0;
+  std::uint32_t comm_record_bytes = 0;
+  std::uint32_t comm_record_count = 0;
+  std::uint32_t is_complete = 0;  // set last: before that a reader sees an arena in the making
+  std::uint64_t thread_records_offset = 0;
+  std::uint64_t comm_records_offset = 0;
+
+  // Who owns it. A pid alone may be reused: the start time tells.
+  std::int32_t pid = 0;
+  std::int32_t rank = 0;
+  std::int32_t world_size = 1;
+  std::uint32_t attempt = 0;
+  std::uint64_t process_start_ticks = 0;  // field 22 of /proc/<pid>/stat
+  char run_id[64] = {};
+  char host[64] = {};
+  char boot_id[40] = {};
+  char trace_file[512] = {};  // the file that the rings are drained to, "" for none
+
+  ArenaClock clock;
+
+  // Heartbeats, CLOCK_MONOTONIC nanoseconds.
+  std::atomic<std::int64_t> drain_beat_ns{0};
+  std::atomic<std::int64_t> watchdog_beat_ns{0};
+  std::atomic<std::int64_t> reporter_beat_ns{0};
+
+  std::atomic<std::int64_t> step{-1};
+  std::atomic<std::int64_t> step_start_ticks{0};
+  std::atomic<std::uint32_t> is_sampled{0};
+  std::atomic<Phase> phase{Phase::kStarting};
+  std::atomic<std::uint64_t> finished_steps{0};
+
+  ArenaLosses losses;
+};
+
+enum class ThreadState : std::uint32_t { kFree = 0, kLive = 1, kExited = 2 };  // exited: free once drained
+
+/// One recording thread: its ring (single producer, single consumer) and its open spans.
+struct ThreadRecord {
+  std::atomic<ThreadState> state{ThreadState::kFree};
+  std::int32_t thread_id = 0;
+  char name[16] = {};
+  std::uint32_t ring_id = 0;        // never reused within a process; in every SpanBatch
+  std::uint32_t ring_capacity = 0;  // spans, a power of two
+  std::uint64_t ring_offset = 0;
+  std::uint64_t slots_offset = 0;
+  std::uint32_t slot_count = 0;
+  std::uint32_t unused = 0;
+
+  // Indices count spans since the thread began; entry i lies at i modulo capacity. Apart, so that producer and
+  // consumer do not share a cache line.
+  alignas(kCacheLineBytes) std::atomic<std::uint64_t> write_index{0};
+  alignas(kCacheLineBytes) std::atomic<std::uint64_t> read_index{0};  // handed to the sink up to here
+};
+
+/// An open span. The owner alone opens it; whoever wins the exchange open -> ending ends it and frees it.
+struct OpenSlot {
+  // generation << 2 | state; the generation grows with each opening, so that a stale token does not match.
+  std::atomic<std::uint32_t> state{0};
+  // Seqlock over `span` for readers outside the process: odd while being written.
+  std::atomic<std::uint32_t> sequence{0};
+  std::uint64_t unused = 0;
+  Span span;
+
+  static constexpr std::uint32_t kFree = 0;
+  static constexpr std::uint32_t kOpen = 1;
+  static constexpr std::uint32_t kEnding = 2;
+  static constexpr std::uint32_t kStateMask = 3;
+};
+
+/// Sequence numbers of a communicator on this rank. Three-valued: what cannot be known stays 0.
+struct CommRecord {
+  std::atomic<std::uint32_t> comm_id{0};  // 0: free
+  std::int32_t member_count = 0;
+  char name[48] = {};
+  char dimension[8] = {};
+  std::atomic<std::uint64_t> enqueued{0};
+  std::atomic<std::uint64_t> started{0};
+  std::atomic<std::uint64_t> completed{0};
+  std::atomic<std::int64_t> last_enqueued_ticks{0};
+  std::atomic<std::int64_t> last_completed_ticks{0};
+  std::atomic<std::uint32_t> last_kind{0};
+  std::uint32_t unused[5] = {};
+};
+
+static_assert(std::atomic<std::uint64_t>::is_always_lock_free && std::atomic<double>::is_always_lock_free);
+static_assert(sizeof(ArenaHeader) <= 4096);
+static_assert(sizeof(ThreadRecord) == 3 * kCacheLineBytes);
+static_assert(sizeof(OpenSlot) == 80);
+static_assert(sizeof(CommRecord) == 128);
+
+}  // namespace smon_rt
