@@ -1,6 +1,7 @@
 #include "analysis/slowdowns.h"
 
 #include <algorithm>
+#include <string_view>
 #include <utility>
 
 #include "analysis/statistics.h"
@@ -8,7 +9,7 @@
 namespace smon_rt::analysis {
 namespace {
 
-std::string merged_kind(const Op& op) {
+std::string_view merged_kind(const Op& op) {
   switch (op.kind) {
     case Kind::kForwardSend:
     case Kind::kForwardRecv:
@@ -17,11 +18,11 @@ std::string merged_kind(const Op& op) {
     case Kind::kBackwardRecv:
       return "backward_pp_comm";
     default:
-      return std::string(kind_name(op.kind));
+      return kind_name(op.kind);
   }
 }
 
-std::string launch_kind(const Op& op) {
+std::string_view launch_kind(const Op& op) {
   const Kind first = op.stage == 0 ? Kind::kForwardCompute : Kind::kForwardRecv;
   return op.kind == first && op.seq_id == 0 ? "first_op" : merged_kind(op);
 }
@@ -29,7 +30,7 @@ std::string launch_kind(const Op& op) {
 template <typename NameOf>
 std::vector<std::string> names_present(const WhatIf& what_if, NameOf name_of) {
   std::vector<std::string> names;
-  for (const Op& op : what_if.graph().ops()) names.push_back(name_of(op));
+  for (const Op& op : what_if.graph().ops()) names.emplace_back(name_of(op));
   std::sort(names.begin(), names.end());
   names.erase(std::unique(names.begin(), names.end()), names.end());
   return names;
