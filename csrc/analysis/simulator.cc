@@ -4,8 +4,9 @@
 #include <span>
 #include <utility>
 
-// The loops over lanes run with the widest vectors that the processor has, chosen when the library is loaded: wheels are
-// built for any x86-64. Sanitizers and the dynamic choice do not mix, other compilers inline less: both run as they are.
+// The loops over lanes run with the widest vectors that the processor has, chosen when the library is loaded: wheels
+// are built for any x86-64. Sanitizers and the dynamic choice do not mix, other compilers inline less: both run as they
+// are.
 #if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && !defined(__SANITIZE_ADDRESS__) && \
     !defined(__SANITIZE_THREAD__)
 #define SMON_WIDE_VECTORS __attribute__((target_clones("avx2", "default"), flatten))
@@ -195,7 +196,7 @@ SMON_WIDE_VECTORS std::vector<StepEnds> Simulator::replay_all(std::span<const Sc
 }
 
 SMON_WIDE_VECTORS std::vector<double> Simulator::replay_each_against_ideal(const Scenario& scenario,
-                                                         const std::vector<double>& ideal) const {
+                                                                           const std::vector<double>& ideal) const {
   std::vector<double> ends(lane_count());
   const std::size_t block_steps = steps_per_block();
   Block block(program_, &ideal, dp_size_, block_steps * dp_size_);
