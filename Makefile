@@ -34,8 +34,8 @@ setup: .venv/.project-stamp ## system packages, .venv, the project in it
 
 # Build requirements go into the environment itself: an isolated build would configure build/release with programs of a
 # folder that pip removes afterwards.
-.venv/.project-stamp: .venv/.venv-stamp pyproject.toml setup.py
-	.venv/bin/python -m pip install -q "setuptools>=68" wheel "pybind11>=2.13" "cmake>=3.24" ninja
+.venv/.project-stamp: .venv/.venv-stamp pyproject.toml setup.py tools/generate_proto.py $(wildcard proto/smon_rt/v1/*.proto)
+	.venv/bin/python -m pip install -q "setuptools>=68" wheel "pybind11>=2.13" "cmake>=3.24" ninja "grpcio-tools>=1.63"
 	.venv/bin/python -m pip install -q --no-build-isolation -e ".[test]"
 	touch $@
 
@@ -105,5 +105,5 @@ matrix: setup ## before a release: the other compilers and Pythons of this machi
 
 .PHONY: clean
 clean: ## what was built; .venv stays
-	rm -rf build dist python/*.egg-info python/smon_rt/*.so
+	rm -rf build dist python/*.egg-info python/smon_rt/*.so python/smon_rt/_proto/*_pb2.py*
 	rm -f .venv/.project-stamp

@@ -1,4 +1,4 @@
-"""Hands the extension modules to CMake; everything else is in pyproject.toml.
+"""Hands the extension modules to CMake and the schemas to protoc; everything else is in pyproject.toml.
 
 `pip install -e .` builds in build/release by the release preset, the same tree that `cmake --build` uses, and leaves
 the modules in python/smon_rt. A wheel is built apart, in a fresh folder, so that nothing stale gets into it.
@@ -15,6 +15,7 @@ from pathlib import Path
 
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
+from setuptools.command.build_py import build_py
 
 ROOT = Path(__file__).resolve().parent
 
@@ -57,9 +58,19 @@ class CMakeBuild(build_ext):
         subprocess.run([cmake, "--build", str(build_dir), "-j", jobs, "--target", *targets], cwd=ROOT, check=True)
 
 
+class GenerateAndBuild(build_py):
+    """Generates the message classes: in place for an editable install, else into the wheel, over any stale ones."""
+
+    def run(self) -> None:
+        super().run()
+        package = ROOT / "python" if self.editable_mode else Path(self.build_lib)
+        command = [sys.executable, str(ROOT / "tools" / "generate_proto.py"), str(package / "smon_rt" / "_proto")]
+        subprocess.run(command, check=True)
+
+
 with tempfile.TemporaryDirectory(prefix="smon-rt-build-") as fresh_folder:
     setup(
         ext_modules=[Extension("smon_rt._analysis", sources=[])],
-        cmdclass={"build_ext": CMakeBuild},
+        cmdclass={"build_ext": CMakeBuild, "build_py": GenerateAndBuild},
         options={"build": {"build_base": fresh_folder}},
     )

@@ -20,8 +20,11 @@ ROOT = Path(__file__).resolve().parent.parent
 ALLOWED_LIBRARIES = re.compile(r"^(libc\.so\.6|libm\.so\.6|libpthread\.so\.0|libdl\.so\.2|libgcc_s\.so\.1|ld-linux.*)$")
 IMPORT_LIMIT_MS = 50.0
 IMPORT_RUNS = 11
-MUST_NOT_LOAD = ("smon_rt._analysis", "smon_rt.analysis", "numpy", "pyarrow", "plotly", "rich", "click", "torch")
-MUST_CONTAIN = ("smon_rt/__init__.py", "smon_rt/py.typed", "smon_rt/_analysis.")
+MUST_NOT_LOAD = (
+    *("smon_rt._analysis", "smon_rt._proto", "smon_rt.analysis", "smon_rt.trace"),
+    *("click", "google.protobuf", "numpy", "plotly", "pyarrow", "rich", "torch"),
+)
+MUST_CONTAIN = ("smon_rt/__init__.py", "smon_rt/py.typed", "smon_rt/_analysis.", "smon_rt/_proto/trace_pb2.py")
 
 IMPORT_PROGRAM = """
 import sys, time
