@@ -112,7 +112,9 @@ struct OpenSlot {
   std::atomic<std::uint32_t> state{0};
   // Seqlock over `span` for readers outside the process: odd while being written.
   std::atomic<std::uint32_t> sequence{0};
-  std::uint64_t unused = 0;
+  // 0: its step is not sampled. Open for whoever asks what hangs, but not for the file; the start may be 0 (not read).
+  std::atomic<std::uint32_t> is_recorded{0};
+  std::uint32_t unused = 0;
   Span span;
 
   static constexpr std::uint32_t kFree = 0;

@@ -1,0 +1,245 @@
+#include "record/drain.h"
+
+#include <algorithm>
+#include <array>
+#include <utility>
+
+#include "base/log.h"
+#include "format/trace_encoder.h"
+#include "record/open_slot.h"
+
+namespace smon_rt {
+
+Drain::Drain(Recorder& recorder, TraceSink& sink, GpuTimer& timer, DrainOptions options)
+    : recorder_(recorder),
+      sink_(sink),
+      timer_(timer),
+      options_(options),
+      rings_(recorder.arena(), clock_, options.max_age.count()) {
+  read_clock();
+  publish();
+}
+
+Result<void> Drain::start() {
+  return thread_.start([this] { run(); });
+}
+
+void Drain::set_identity(TraceIdentity identity) {
+  const std::lock_guard lock(mutex_);
+  identity_ = std::move(identity);
+  has_new_identity_ = true;
+}
+
+void Drain::request_stop(std::string_view reason) {
+  {
+    const std::lock_guard lock(mutex_);
+    stop_reason_ = reason;
+  }
+  thread_.request_stop();
+}
+
+void Drain::report_cost_of(const BackgroundThread* reporter, const BackgroundThread* watchdog) {
+  const std::lock_guard lock(mutex_);
+  reporter_ = reporter;
+  watchdog_ = watchdog;
+}
+
+DrainStatus Drain::status() const {
+  const std::lock_guard lock(mutex_);
+  DrainStatus status = status_;
+  status.cpu_ns = thread_.cpu_ns();
+  return status;
+}
+
+void Drain::run() {
+  std::chrono::nanoseconds sleep = options_.longest_sleep;
+  while (!thread_.is_stop_requested()) {
+    pass(false);
+    sleep = next_sleep(sleep);
+    thread_.wait_for(sleep);
+  }
+  pass(true);
+  std::string reason;
+  {
+    const std::lock_guard lock(mutex_);
+    reason = stop_reason_;
+  }
+  sink_.close(reason);
+  publish();
+}
+
+std::chrono::nanoseconds Drain::next_sleep(std::chrono::nanoseconds current) const {
+  // A quarter full after one sleep: the next sleep must not let it run over, whatever comes.
+  if (rings_.fullest_ratio() >= 0.5) return options_.shortest_sleep;
+  if (rings_.fullest_ratio() >= 0.25) return std::max(options_.shortest_sleep, current / 4);
+  return std::min(options_.longest_sleep, current + current / 2);
+}
+
+void Drain::read_clock() {
+  const ClockReading reading = recorder_.clock().read();
+  clock_.add(reading);
+  publish_clock(recorder_.header().clock, reading, clock_.ns_per_tick());
+}
+
+void Drain::pass(bool everything) {
+  const std::int64_t now_ns = monotonic_ns();
+  recorder_.header().drain_beat_ns.store(now_ns, std::memory_order_relaxed);
+  out_.clear();
+  write_new_identity();
+  const std::uint64_t span_count = rings_.look(now_ns, everything);
+  if (span_count > 0) {
+    read_clock();
+    sink_.append_new_names(out_);
+    rings_.encode(out_);
+  }
+  take_steps(out_, now_ns, everything);
+  if (everything) {
+    sink_.append_new_names(out_);
+    if (options_.write_open_spans) append_open_spans(out_);
+  }
+  if (!out_.empty()) {
+    if (sink_.write(out_)) {
+      written_spans_ += span_count;
+    } else {
+      recorder_.header().losses.unwritten_spans.fetch_add(span_count, std::memory_order_relaxed);
+    }
+  }
+  rings_.commit();
+  if (everything || now_ns - last_upkeep_ns_ >= options_.upkeep_every.count()) {
+    last_upkeep_ns_ = now_ns;
+    upkeep(everything);
+  }
+  if (!out_.empty() || everything) publish();
+}
+
+void Drain::write_new_identity() {
+  TraceIdentity identity;
+  {
+    const std::lock_guard lock(mutex_);  // not while writing: whoever asks for the status would wait for the file
+    if (!std::exchange(has_new_identity_, false)) return;
+    identity = identity_;
+  }
+  sink_.set_identity(identity);
+}
+
+void Drain::take_steps(std::string& out, std::int64_t now_ns, bool everything) {
+  std::array<StepTicks, 128> ticks;
+  while (const std::size_t count = recorder_.step_log().read(ticks)) {
+    if (step_times_.empty()) steps_waiting_since_ns_ = now_ns;
+    for (const StepTicks& step : std::span(ticks).first(count)) {
+      StepTime time;
+      time.step = step.step;
+      time.start_ns = clock_.to_ns(step.start_ticks);
+      time.duration_ns =
+          static_cast<std::uint64_t>(std::max<std::int64_t>(0, clock_.to_ns(step.end_ticks) - time.start_ns));
+      time.sampled = step.is_sampled;
+      time.warmup = step.is_warmup;
+      step_times_.push_back(time);
+      if (step.is_warmup) continue;  // says nothing about what recording costs
+      for (StepMean* mean :
+           {step.is_sampled ? &sampled_ : &unsampled_, step.is_sampled ? &sampled_since_ : &unsampled_since_}) {
+        mean->sum_ns += static_cast<double>(time.duration_ns);
+        ++mean->count;
+      }
+    }
+  }
+  const bool is_due =
+      everything || step_times_.size() >= 256 || now_ns - steps_waiting_since_ns_ >= options_.max_age.count();
+  if (step_times_.empty() || !is_due) return;
+  append_step_times(out, step_times_);
+  step_times_.clear();
+}
+
+void Drain::append_open_spans(std::string& out) {
+  const std::vector<Span> spans = read_open_spans(recorder_.arena(), clock_, monotonic_ns(), UnsampledSpans::kLeaveOut);
+  append_spans(out, kOpenSpansRing, 0, spans);
+}
+
+void Drain::upkeep(bool everything) {
+  sink_.file().check_exists();
+  read_clock();
+  if (!sink_.file().is_on()) {
+    if (!sink_.file().error().empty()) {
+      log_limited(LogLevel::kWarning, "trace_file",
+                  "smon_rt: " + sink_.file().error() + "; recording goes on without a file");
+    }
+    return;
+  }
+  std::string packets;
+  const ClockReading reading = recorder_.clock().read();
+  append_clock_snapshot(packets, {reading.ticks, reading.monotonic_ns, reading.realtime_ns, reading.width_ns});
+  TraceLosses losses = read_losses(recorder_.header().losses, sink_.file().error());
+  if (everything || losses != written_losses_) {
+    append_losses(packets, losses);
+    written_losses_ = std::move(losses);
+  }
+  TraceRecorderCost total;
+  total.drain_cpu_ns = thread_.cpu_ns();
+  {
+    const std::lock_guard lock(mutex_);
+    if (reporter_ != nullptr) total.reporter_cpu_ns = reporter_->cpu_ns();
+    if (watchdog_ != nullptr) total.watchdog_cpu_ns = watchdog_->cpu_ns();
+  }
+  total.span_count = written_spans_;
+  total.file_bytes = sink_.file().total_bytes();
+  TraceRecorderCost cost;
+  cost.drain_cpu_ns = total.drain_cpu_ns - written_cost_.drain_cpu_ns;
+  cost.reporter_cpu_ns = total.reporter_cpu_ns - written_cost_.reporter_cpu_ns;
+  cost.watchdog_cpu_ns = total.watchdog_cpu_ns - written_cost_.watchdog_cpu_ns;
+  cost.span_count = total.span_count - written_cost_.span_count;
+  cost.file_bytes = total.file_bytes - written_cost_.file_bytes;
+  cost.sampled_step_mean_ns = std::exchange(sampled_since_, {}).mean();
+  cost.unsampled_step_mean_ns = std::exchange(unsampled_since_, {}).mean();
+  written_cost_ = total;
+  append_recorder_cost(packets, cost);
+  sink_.write(packets);
+}
+
+void Drain::publish() {
+  const std::lock_guard lock(mutex_);
+  if (status_.file_path != sink_.file().path()) recorder_.arena().set_trace_file(sink_.file().path());
+  status_.written_spans = written_spans_;
+  status_.file_bytes = sink_.file().total_bytes();
+  status_.sampled_step_mean_ns = sampled_.mean();
+  status_.unsampled_step_mean_ns = unsampled_.mean();
+  status_.file_path = sink_.file().path();
+  status_.file_error = sink_.file().error();
+}
+
+TraceLosses read_losses(const ArenaLosses& losses, std::string_view sink_error) {
+  TraceLosses result;
+  for (std::uint32_t kind = 0; kind < kKindCount; ++kind) {
+    const std::uint64_t count = losses.dropped_by_kind[kind].load(std::memory_order_relaxed);
+    if (count != 0) result.dropped_by_kind[kind] = count;
+  }
+  result.foreign_tokens = losses.foreign_tokens.load(std::memory_order_relaxed);
+  result.stale_tokens = losses.stale_tokens.load(std::memory_order_relaxed);
+  result.threads_without_ring = losses.threads_without_ring.load(std::memory_order_relaxed);
+  result.unwritten_spans = losses.unwritten_spans.load(std::memory_order_relaxed);
+  result.late_requests = losses.late_requests.load(std::memory_order_relaxed);
+  result.sink_error = sink_error;
+  return result;
+}
+
+std::vector<Span> read_open_spans(Arena& arena, const ClockConverter& clock, std::int64_t now_ns,
+                                  UnsampledSpans unsampled) {
+  std::vector<Span> spans;
+  for (std::size_t i = 0; i < arena.threads().size(); ++i) {
+    if (arena.threads()[i].state.load(std::memory_order_acquire) == ThreadState::kFree) continue;
+    for (const OpenSlot& slot : arena.slots(static_cast<std::uint32_t>(i))) {
+      Span span;
+      if (!read_open_slot(slot, &span)) continue;
+      if (span.start == 0) {  // begun in a step that is not sampled, without a look at the clock
+        if (unsampled == UnsampledSpans::kLeaveOut) continue;
+        span.start = arena.header().step_start_ticks.load(std::memory_order_relaxed);
+      }
+      span.start = std::min(clock.to_ns(span.start), now_ns);
+      span.end = now_ns;
+      span.flags |= span_flag::kAborted;
+      spans.push_back(span);
+    }
+  }
+  return spans;
+}
+
+}  // namespace smon_rt

@@ -1,0 +1,72 @@
+#pragma once
+
+#include <cstdint>
+
+#include "base/result.h"
+
+namespace smon_rt {
+
+/// A context or stream of the GPU's driver: its handle, as a number. Compared and handed on, never followed here.
+using GpuContext = std::uint64_t;
+using GpuStream = std::uint64_t;
+
+/// A recorded event; what a span carries in device_start and device_end until it is resolved. 0: none.
+using EventSlot = std::int64_t;
+inline constexpr EventSlot kNoEvent = 0;
+
+/// Whether a stream is being captured into a graph. Events are recorded on kNotCapturing only.
+enum class CaptureState : std::uint8_t { kNotCapturing, kCapturing, kUnknown };
+
+/// kFailed: the event was never recorded, was released, or its context is gone. It will not become ready.
+enum class EventState : std::uint8_t { kReady, kNotReady, kFailed };
+
+/// Times on a GPU: events recorded in streams, polled and compared later.
+///
+/// Threading: current_context, capture_state and record are called by the threads of the job; adopt, query,
+/// elapsed_ns and release by the drain thread alone.
+/// Cost: nothing here waits for a GPU, creates or retains a context, or throws.
+/// When full: record gives kNoEvent, and the span has host times only.
+///
+/// Each implementation runs the suite of tests/contract/gpu_timer_contract.h.
+class GpuTimer {
+ public:
+  virtual ~GpuTimer() = default;
+
+  /// The context current to the calling thread, 0 if none.
+  virtual GpuContext current_context() noexcept = 0;
+
+  /// kUnknown for a stream that cannot be asked.
+  virtual CaptureState capture_state(GpuStream stream) noexcept = 0;
+
+  /// Records an event in a stream of the current context: kNoEvent while that context has not been adopted, while the
+  /// stream is captured, or when no event is free.
+  virtual EventSlot record(GpuStream stream) noexcept = 0;
+
+  /// Makes the events of a context that a producer was seen in; again for the same one: nothing happens.
+  virtual Result<void> adopt(GpuContext context) = 0;
+
+  /// Never waits. kNoEvent and slots that are not in use are kFailed.
+  virtual EventState query(EventSlot slot) noexcept = 0;
+
+  /// From one ready event to another of the same context, negative if they are in the other order.
+  virtual Result<std::int64_t> elapsed_ns(EventSlot from, EventSlot to) = 0;
+
+  /// Gives an event back. kNoEvent and slots that are not in use are ignored.
+  virtual void release(EventSlot slot) noexcept = 0;
+};
+
+/// On a machine, or in a process, without a GPU: no context, no events.
+class NullGpuTimer final : public GpuTimer {
+ public:
+  GpuContext current_context() noexcept override { return 0; }
+  CaptureState capture_state(GpuStream) noexcept override { return CaptureState::kUnknown; }
+  EventSlot record(GpuStream) noexcept override { return kNoEvent; }
+  Result<void> adopt(GpuContext) override { return Error{"this process has no GPU timer: spans have host times only"}; }
+  EventState query(EventSlot) noexcept override { return EventState::kFailed; }
+  Result<std::int64_t> elapsed_ns(EventSlot, EventSlot) override {
+    return Error{"this process has no GPU timer: there are no events to compare"};
+  }
+  void release(EventSlot) noexcept override {}
+};
+
+}  // namespace smon_rt

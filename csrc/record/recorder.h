@@ -1,0 +1,172 @@
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "base/clock.h"
+#include "base/process_state.h"
+#include "base/result.h"
+#include "format/in_flight.h"
+#include "record/arena.h"
+#include "record/interner.h"
+#include "record/sampling.h"
+#include "record/sequences.h"
+#include "record/step_log.h"
+#include "record/thread_registry.h"
+
+namespace smon_rt {
+
+/// What a span is about, as smon_span_ids of smon_rt.h: same fields, same order.
+struct SpanIds {
+  std::int16_t microbatch = kNoIndex;
+  std::int16_t chunk = kNoIndex;
+  std::uint16_t name_id = kNoId;
+  std::uint16_t comm_id = kNoId;
+  std::int32_t peer = kNoPeer;
+  std::uint32_t comm_seq = 0;  // 0: counted here
+  std::uint64_t payload_bytes = 0;
+  std::uint16_t track_id = kNoId;
+  std::uint16_t flags = 0;  // span_flag
+  std::uint32_t reserved = 0;
+};
+
+/// Names an open span: 8 bits of a nonce, 8 of thread, 16 of slot, 32 of generation. 0: nothing was begun.
+using Token = std::uint64_t;
+
+struct RecorderOptions {
+  ArenaOptions arena;
+  SamplingOptions sampling;
+  const Clock* clock = nullptr;  // nullptr: Clock::host()
+};
+
+/// The hot path: spans begin and end here, in any thread of a training process, and lie in rings of the arena until the
+/// drain thread takes them.
+///
+/// begin() takes a slot of the calling thread's table, where the span is visible to whoever asks what hangs; end(), on
+/// any thread, takes it out and, if its step is sampled, pushes it to the ring of the thread that ends it.
+///
+/// Threading: everything noexcept from any thread. create(), resume(), pause() and the destructor on one control
+/// thread. At most one Recorder exists in a process; a forked child may create its own, under another rank or attempt.
+/// Nothing may be inside begin() or end() when it is destroyed; if threads may be, call close() and leak the object.
+/// Cost: no lock, no system call, no allocation, once a thread has its ring. Two clock readings for a sampled span,
+/// none for one that is not. When full: dropped and counted by kind in header().losses.
+class Recorder {
+ public:
+  /// Sets everything up; recording begins with resume().
+  static Result<std::unique_ptr<Recorder>> create(const RecorderOptions& options);
+  ~Recorder();
+  Recorder(const Recorder&) = delete;
+  Recorder& operator=(const Recorder&) = delete;
+
+  /// Recording on and off. While it is off every entry below returns after its first test.
+  void resume() noexcept;
+  void pause() noexcept;
+  /// Off for good: unlinks the arena's file and detaches the memory. What is in the rings is gone: drain first.
+  void close() noexcept;
+
+  Token begin(Kind kind, const SpanIds& ids = {}) noexcept {
+    if (!is_recording()) return 0;
+    return begin_recording(kind, ids);
+  }
+  /// Once, on any thread. Further ends, and tokens that are none of ours, are counted and ignored.
+  void end(Token token, std::uint16_t flags = 0) noexcept {
+    if (token == 0 || recording_state() == RecordingState::kOff) return;
+    end_recording(token, flags);
+  }
+  void abort(Token token) noexcept { end(token, span_flag::kAborted); }
+  /// Adds the ids that are set (and flags) to an open span. A communicator that becomes known here counts its sequence
+  /// now. Not while another thread ends the span.
+  void annotate(Token token, const SpanIds& ids) noexcept;
+  /// The calling thread's innermost open span, 0 if none. One that was dropped is not seen.
+  Token current() noexcept;
+
+  /// A step begins, and the one before ends if it has not. step < 0: counted here. One thread at a time, another's
+  /// call meanwhile is ignored.
+  void step_begin(std::int64_t step) noexcept;
+  void step_end() noexcept;
+  bool is_sampled() const noexcept { return is_recording() && (step_word_.load(std::memory_order_relaxed) & 1) != 0; }
+
+  /// A value at this point in time.
+  void metric(std::uint16_t name_id, double value) noexcept;
+
+  void set_phase(Phase phase) noexcept;
+
+  /// Interns the communicator and gives it a record in the arena (while there is room). 0: table full.
+  std::uint16_t register_communicator(std::string_view name, std::string_view dimension,
+                                      std::span<const std::int32_t> members);
+  /// A device's stream as seen by the calling thread. device -1: the thread itself.
+  std::uint16_t register_track(std::int32_t device, std::uint64_t stream);
+
+  /// The op of a communicator that was issued before is done (started), as far as an integration knows.
+  void communication_started(std::uint16_t comm_id) noexcept;
+  void communication_completed(std::uint16_t comm_id) noexcept;
+
+  Arena& arena() noexcept { return *arena_; }
+  ArenaHeader& header() noexcept { return arena_->header(); }
+  Interner& interner() noexcept { return interner_; }
+  Sampling& sampling() noexcept { return sampling_; }
+  /// Every step's times, sampled or not: single consumer.
+  StepLog& step_log() noexcept { return step_log_; }
+  const Clock& clock() const noexcept { return clock_; }
+  const Sequences& sequences() const noexcept { return *sequences_; }
+
+  /// Spans pushed to rings since create(), those already drained included.
+  std::uint64_t recorded_spans() const noexcept { return registry_->pushed_spans(); }
+  std::uint64_t dropped_spans() const noexcept;
+  std::uint64_t steps() const noexcept { return steps_.load(std::memory_order_relaxed); }
+  std::uint64_t sampled_steps() const noexcept { return sampled_steps_.load(std::memory_order_relaxed); }
+
+ private:
+  Recorder(const RecorderOptions& options, std::unique_ptr<Arena> arena);
+
+  Token begin_recording(Kind kind, const SpanIds& ids) noexcept;
+  void end_recording(Token token, std::uint16_t flags) noexcept;
+  OpenSlot* slot_of(Token token, ThreadSlots** owner) noexcept;
+  std::uint32_t enqueue(Kind kind, const SpanIds& ids, std::int64_t now_ticks) noexcept;
+  ThreadSlots* thread() noexcept;
+  void push(ThreadSlots* thread, const Span& span) noexcept;
+  void finish_step(std::int64_t now_ticks) noexcept;
+  void drop(Kind kind) noexcept;
+
+  /// Launches of a kind in the current step. As long as one thread launches all of them it counts without an atomic
+  /// add. Two threads that meet for the first time may give one index twice, once in the life of a process.
+  struct OpCount {
+    static constexpr std::uint16_t kNobody = 0xffff;
+    static constexpr std::uint16_t kShared = 0xfffe;
+    std::atomic<std::uint64_t> count{0};  // step << 32 | launches, so that a step's first op needs no reset
+    std::atomic<std::uint16_t> owner{kNobody};
+  };
+  std::uint16_t next_op_index(Kind kind, std::uint32_t step, std::uint16_t thread) noexcept;
+  std::uint16_t next_shared_op_index(OpCount& ops, std::uint64_t first, std::uint16_t owner,
+                                     std::uint16_t thread) noexcept;
+
+  // Read by every span, written once a step: step << 32 | span flags << 16 | is_sampled.
+  std::atomic<std::uint64_t> step_word_{0};
+  const Clock& clock_;
+  std::uint8_t nonce_;
+  std::unique_ptr<Arena> arena_;
+  std::unique_ptr<ThreadRegistry> registry_;
+  std::unique_ptr<Sequences> sequences_;
+  std::span<CommRecord> comm_records_;
+  bool is_closed_ = false;
+
+  alignas(kCacheLineBytes) std::array<OpCount, kKindCount> op_counts_{};
+
+  alignas(kCacheLineBytes) Sampling sampling_;
+  Interner interner_;
+  StepLog step_log_;
+  std::atomic_flag is_stepping_;
+  StepTicks open_step_;
+  bool is_step_open_ = false;
+  std::atomic<bool> must_forget_step_{false};
+  std::atomic<std::uint64_t> steps_{0};
+  std::atomic<std::uint64_t> sampled_steps_{0};
+};
+
+}  // namespace smon_rt

@@ -1,0 +1,108 @@
+// The part of the recorder that is called once a step or once a communicator.
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/process_state.h"
+#include "record/recorder.h"
+
+namespace smon_rt {
+
+namespace {
+
+constexpr std::int64_t kMaxStep = 0xffff'ffff;
+
+}  // namespace
+
+void Recorder::step_begin(std::int64_t step) noexcept {
+  if (!is_recording()) return;
+  // acquire: pairs with the release below; steps may be begun by one thread after another.
+  if (is_stepping_.test_and_set(std::memory_order_acquire)) return;
+  const std::int64_t now_ticks = clock_.ticks();
+  const bool is_counted = step < 0;
+  const std::int64_t number = std::min(is_counted ? sampling_.current_step() + 1 : step, kMaxStep);
+  finish_step(now_ticks);
+
+  StepTicks& open = open_step_;
+  open.step = static_cast<std::uint32_t>(number);
+  const auto decision = sampling_.decide(open.step);
+  open.is_sampled = decision.is_sampled;
+  open.is_warmup = decision.is_warmup;
+  open.is_counted = is_counted;
+  open.start_ticks = now_ticks;
+  is_step_open_ = true;
+  const int flags = (open.is_warmup ? span_flag::kWarmup : 0) | (is_counted ? span_flag::kStepCounted : 0);
+  step_word_.store(std::uint64_t{open.step} << 32 | static_cast<std::uint64_t>(flags) << 16 | (open.is_sampled ? 1 : 0),
+                   std::memory_order_relaxed);
+
+  ArenaHeader& head = header();
+  head.step.store(number, std::memory_order_relaxed);
+  head.step_start_ticks.store(now_ticks, std::memory_order_relaxed);
+  head.is_sampled.store(open.is_sampled ? 1 : 0, std::memory_order_relaxed);
+  if (head.phase.load(std::memory_order_relaxed) == Phase::kStarting) set_phase(Phase::kTraining);
+  is_stepping_.clear(std::memory_order_release);
+}
+
+void Recorder::step_end() noexcept {
+  if (!is_recording() || is_stepping_.test_and_set(std::memory_order_acquire)) return;
+  finish_step(clock_.ticks());
+  is_stepping_.clear(std::memory_order_release);
+}
+
+void Recorder::finish_step(std::int64_t now_ticks) noexcept {
+  const bool must_forget = must_forget_step_.exchange(false, std::memory_order_relaxed);
+  if (!is_step_open_) return;
+  is_step_open_ = false;
+  if (must_forget) return;
+  open_step_.end_ticks = now_ticks;
+  if (!step_log_.push(open_step_)) drop(Kind::kStep);
+  steps_.fetch_add(1, std::memory_order_relaxed);
+  header().finished_steps.fetch_add(1, std::memory_order_relaxed);
+  if (!open_step_.is_sampled) return;
+  sampled_steps_.fetch_add(1, std::memory_order_relaxed);
+  Span span;
+  span.start = open_step_.start_ticks;
+  span.end = now_ticks;
+  span.step = open_step_.step;
+  span.kind = Kind::kStep;
+  span.flags = static_cast<std::uint16_t>((open_step_.is_warmup ? span_flag::kWarmup : 0) |
+                                          (open_step_.is_counted ? span_flag::kStepCounted : 0));
+  push(thread(), span);
+}
+
+void Recorder::set_phase(Phase phase) noexcept {
+  header().phase.store(phase, std::memory_order_relaxed);
+}
+
+std::uint16_t Recorder::register_communicator(std::string_view name, std::string_view dimension,
+                                              std::span<const std::int32_t> members) {
+  bool is_new = false;
+  const std::uint16_t id = interner_.communicator(name, dimension, members, &is_new);
+  if (!is_new || id == 0 || id > comm_records_.size()) return id;
+  CommRecord& record = comm_records_[id - 1];
+  record.member_count = static_cast<std::int32_t>(members.size());
+  std::memcpy(record.name, name.data(), std::min(name.size(), sizeof(record.name) - 1));
+  std::memcpy(record.dimension, dimension.data(), std::min(dimension.size(), sizeof(record.dimension) - 1));
+  record.comm_id.store(id, std::memory_order_release);  // pairs with the acquire of readers: the texts are complete
+  return id;
+}
+
+std::uint16_t Recorder::register_track(std::int32_t device, std::uint64_t stream) {
+  char name[16] = {};
+  current_thread_name(name, sizeof(name));
+  return interner_.track(current_thread_id(), name, device, stream);
+}
+
+void Recorder::communication_started(std::uint16_t comm_id) noexcept {
+  if (!is_recording() || comm_id == kNoId || comm_id > comm_records_.size()) return;
+  comm_records_[comm_id - 1].started.fetch_add(1, std::memory_order_relaxed);
+}
+
+void Recorder::communication_completed(std::uint16_t comm_id) noexcept {
+  if (!is_recording() || comm_id == kNoId || comm_id > comm_records_.size()) return;
+  CommRecord& record = comm_records_[comm_id - 1];
+  record.completed.fetch_add(1, std::memory_order_relaxed);
+  record.last_completed_ticks.store(clock_.ticks(), std::memory_order_relaxed);
+}
+
+}  // namespace smon_rt

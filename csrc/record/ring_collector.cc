@@ -1,0 +1,84 @@
+#include "record/ring_collector.h"
+
+#include <algorithm>
+
+#include "format/trace_encoder.h"
+
+namespace smon_rt {
+
+RingCollector::RingCollector(Arena& arena, const ClockConverter& clock, std::int64_t max_age_ns)
+    : arena_(arena), clock_(clock), max_age_ns_(max_age_ns), cursors_(arena.threads().size()) {
+  batch_.reserve(kSpansPerPacket);
+}
+
+std::uint64_t RingCollector::look(std::int64_t now_ns, bool everything) {
+  std::uint64_t due_count = 0;
+  fullest_ratio_ = 0;
+  for (std::size_t i = 0; i < cursors_.size(); ++i) {
+    ThreadRecord& record = arena_.threads()[i];
+    Cursor& cursor = cursors_[i];
+    cursor.begin = cursor.end = 0;
+    // acquire: pairs with the release with which a thread goes live or exits: ring_id and capacity are set.
+    const ThreadState state = record.state.load(std::memory_order_acquire);
+    if (state == ThreadState::kFree) continue;
+    // acquire: pairs with the producer's release in push: the entries before this index are written.
+    const std::uint64_t end = record.write_index.load(std::memory_order_acquire);
+    const std::uint64_t begin = record.read_index.load(std::memory_order_relaxed);  // ours
+    const std::uint64_t count = end - begin;
+    if (cursor.ring_id != record.ring_id || count == 0) cursor.waiting_since_ns = 0;
+    cursor.ring_id = record.ring_id;
+    if (count == 0) {
+      // Without new spans an exited thread's record can be had again; commit() does it.
+      continue;
+    }
+    if (cursor.waiting_since_ns == 0) cursor.waiting_since_ns = now_ns;
+    fullest_ratio_ = std::max(fullest_ratio_, static_cast<double>(count) / record.ring_capacity);
+    const bool is_due = everything || state == ThreadState::kExited || count * 4 >= record.ring_capacity ||
+                        now_ns - cursor.waiting_since_ns >= max_age_ns_;
+    if (!is_due) continue;
+    cursor.begin = begin;
+    cursor.end = end;
+    due_count += count;
+  }
+  return due_count;
+}
+
+void RingCollector::encode(std::string& out) {
+  for (std::size_t i = 0; i < cursors_.size(); ++i) {
+    if (cursors_[i].begin != cursors_[i].end) encode_ring(out, i, cursors_[i]);
+  }
+}
+
+void RingCollector::encode_ring(std::string& out, std::size_t thread, const Cursor& cursor) {
+  const std::span<const Span> ring = arena_.ring(thread);
+  const std::uint64_t mask = ring.size() - 1;
+  for (std::uint64_t first = cursor.begin; first < cursor.end; first += batch_.size()) {
+    const std::uint64_t last = std::min<std::uint64_t>(cursor.end, first + kSpansPerPacket);
+    batch_.clear();
+    for (std::uint64_t index = first; index < last; ++index) {
+      Span& span = batch_.emplace_back(ring[index & mask]);
+      span.start = clock_.to_ns(span.start);
+      span.end = clock_.to_ns(span.end);
+    }
+    append_spans(out, cursor.ring_id, first, batch_);
+  }
+}
+
+void RingCollector::commit() {
+  for (std::size_t i = 0; i < cursors_.size(); ++i) {
+    ThreadRecord& record = arena_.threads()[i];
+    Cursor& cursor = cursors_[i];
+    if (cursor.begin != cursor.end) {
+      // release: pairs with the producer's acquire when its ring seems full: the entries have been copied.
+      record.read_index.store(cursor.end, std::memory_order_release);
+      cursor.waiting_since_ns = 0;
+    }
+    if (record.state.load(std::memory_order_acquire) == ThreadState::kExited &&
+        record.write_index.load(std::memory_order_acquire) == record.read_index.load(std::memory_order_relaxed)) {
+      // release: pairs with the acquire of the thread that claims the record next.
+      record.state.store(ThreadState::kFree, std::memory_order_release);
+    }
+  }
+}
+
+}  // namespace smon_rt

@@ -1,0 +1,185 @@
+#include "record/thread_registry.h"
+
+#include <pthread.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <mutex>
+#include <string_view>
+
+#include "base/process_state.h"
+
+namespace smon_rt {
+
+namespace detail {
+constinit thread_local std::uintptr_t t_thread_slots = 0;
+}  // namespace detail
+
+namespace {
+
+using detail::t_thread_slots;
+
+/// A thread without a record keeps the epoch it asked in and how many spans are left until it asks again.
+std::uintptr_t retry_word(std::uint64_t epoch, std::uint32_t countdown) {
+  return static_cast<std::uintptr_t>(epoch & 0x7fff'ffff) << 32 | static_cast<std::uintptr_t>(countdown) << 1 | 1;
+}
+
+constinit std::atomic<std::uint64_t> g_next_epoch{1};
+
+/// The destructor of the pthread key, in the thread that ends.
+void on_thread_exit(void* pointer) {
+  auto* thread = static_cast<ThreadSlots*>(pointer);
+  t_thread_slots = 0;
+  // release: pairs with the drain thread's acquire, whose last look at the ring then sees every span of the thread.
+  thread->record->state.store(ThreadState::kExited, std::memory_order_release);
+  thread->is_claimed.store(false, std::memory_order_release);  // pairs with the exchange in claim()
+}
+
+pthread_key_t exit_key() {
+  static const pthread_key_t key = [] {
+    pthread_key_t made{};
+    (void)::pthread_key_create(&made, &on_thread_exit);
+    return made;
+  }();
+  return key;
+}
+
+struct Block {
+  std::unique_ptr<ThreadSlots[]> threads;
+  std::unique_ptr<SlotLinks[]> links;
+  std::unique_ptr<std::uint16_t[]> free_slots;
+};
+
+/// Keeps a block for the rest of the process: some thread may still point to it.
+ThreadSlots* keep(Block block) {
+  static auto& mutex = *new std::mutex;
+  static auto& blocks = *new std::vector<Block>;
+  const std::lock_guard lock(mutex);
+  blocks.push_back(std::move(block));
+  return blocks.back().threads.get();
+}
+
+}  // namespace
+
+bool ThreadSlots::collect_remote_frees() noexcept {
+  // Relaxed: it only says that a look is worthwhile; the states of the slots carry the order.
+  if (remote_frees.load(std::memory_order_relaxed) == 0) return false;
+  remote_frees.exchange(0, std::memory_order_relaxed);
+  collect_free_slots();
+  return free_count > 0;
+}
+
+void ThreadSlots::collect_free_slots() noexcept {
+  free_count = 0;
+  for (std::uint32_t i = slot_count; i-- > 0;) {
+    // acquire: pairs with the release that freed the slot: its span has been read.
+    const auto state = slots[i].state.load(std::memory_order_acquire);
+    if ((state & OpenSlot::kStateMask) != OpenSlot::kFree) continue;
+    const auto slot = static_cast<std::uint16_t>(i);
+    remove_open(slot);
+    free_slots[free_count++] = slot;
+  }
+}
+
+void ThreadSlots::remove_open(std::uint16_t slot) noexcept {
+  SlotLinks& link = links[slot];
+  if (!link.is_listed) return;
+  if (link.above == kNone) {
+    top = link.below;
+  } else {
+    links[link.above].below = link.below;
+  }
+  if (link.below != kNone) links[link.below].above = link.above;
+  link.is_listed = false;
+}
+
+ThreadRegistry::ThreadRegistry(Arena& arena)
+    : arena_(arena), epoch_(g_next_epoch.fetch_add(1, std::memory_order_relaxed)), size_(arena.threads().size()) {
+  std::size_t slots = 0;
+  for (const ThreadRecord& record : arena.threads()) slots += record.slot_count;
+  Block block{std::make_unique<ThreadSlots[]>(size_), std::make_unique<SlotLinks[]>(slots),
+              std::make_unique<std::uint16_t[]>(slots)};
+  std::size_t first = 0;
+  for (std::uint32_t i = 0; i < size_; ++i) {
+    ThreadSlots& thread = block.threads[i];
+    thread.index = static_cast<std::uint16_t>(i);
+    thread.epoch = epoch_;
+    thread.record = &arena.threads()[i];
+    thread.ring = arena.ring(i).data();
+    thread.slots = arena.slots(i).data();
+    thread.links = block.links.get() + first;
+    thread.free_slots = block.free_slots.get() + first;
+    thread.slot_count = thread.record->slot_count;
+    thread.ring_mask = thread.record->ring_capacity - 1;
+    first += thread.slot_count;
+  }
+  block_ = keep(std::move(block));
+  exit_key();
+}
+
+ThreadSlots* ThreadRegistry::attach() noexcept {
+  const std::uintptr_t word = t_thread_slots;
+  const bool asked_before = (word & 1) != 0 && word >> 32 == (epoch_ & 0x7fff'ffff);
+  const auto countdown = static_cast<std::uint32_t>(word) >> 1;
+  if (asked_before && countdown > 0) {
+    t_thread_slots = retry_word(epoch_, countdown - 1);
+    return nullptr;
+  }
+  char name[16] = {};
+  current_thread_name(name, sizeof(name));
+  // Two large records wait for the threads that have most to say; the other large ones go to whoever comes first.
+  const std::size_t large = arena_.sizes().large_threads;
+  const std::size_t reserved = std::min<std::size_t>(large, 2);
+  const bool is_main = current_thread_id() == ::getpid();
+  const bool is_busy = is_main || std::string_view(name).starts_with("pt_autograd");
+  ThreadSlots* thread = is_busy ? claim(0, reserved) : nullptr;
+  if (thread == nullptr) thread = claim(reserved, size_);
+  if (thread == nullptr) thread = claim(0, reserved);
+  if (thread == nullptr) {
+    if (!asked_before) arena_.header().losses.threads_without_ring.fetch_add(1, std::memory_order_relaxed);
+    t_thread_slots = retry_word(epoch_, kRetryEvery);
+    return nullptr;
+  }
+  set_up(*thread);
+  t_thread_slots = reinterpret_cast<std::uintptr_t>(thread);
+  (void)::pthread_setspecific(exit_key(), thread);
+  return thread;
+}
+
+ThreadSlots* ThreadRegistry::claim(std::size_t begin, std::size_t end) noexcept {
+  for (std::size_t i = begin; i < end; ++i) {
+    ThreadSlots& thread = block_[i];
+    if (thread.record->state.load(std::memory_order_relaxed) != ThreadState::kFree) continue;
+    // acquire: pairs with the release at the exit of the thread that had it.
+    if (thread.is_claimed.exchange(true, std::memory_order_acquire)) continue;
+    // acquire: pairs with the drain thread's release of a drained record: it is done with the ring.
+    if (thread.record->state.load(std::memory_order_acquire) == ThreadState::kFree) return &thread;
+    thread.is_claimed.store(false, std::memory_order_release);
+  }
+  return nullptr;
+}
+
+void ThreadRegistry::set_up(ThreadSlots& thread) noexcept {
+  ThreadRecord& record = *thread.record;
+  retired_spans_.fetch_add(record.write_index.load(std::memory_order_relaxed), std::memory_order_relaxed);
+  record.write_index.store(0, std::memory_order_relaxed);
+  record.read_index.store(0, std::memory_order_relaxed);
+  record.thread_id = current_thread_id();
+  current_thread_name(record.name, sizeof(record.name));
+  record.ring_id = next_ring_id_.fetch_add(1, std::memory_order_relaxed) + 1;
+  thread.write_index = 0;
+  thread.seen_read_index = 0;
+  // Spans of the thread that had it before may still be open, to be ended elsewhere: their slots stay taken until then.
+  thread.top = ThreadSlots::kNone;
+  for (std::uint32_t i = 0; i < thread.slot_count; ++i) thread.links[i].is_listed = false;
+  thread.collect_free_slots();
+  record.state.store(ThreadState::kLive, std::memory_order_release);  // pairs with the drain thread's acquire
+}
+
+std::uint64_t ThreadRegistry::pushed_spans() const noexcept {
+  std::uint64_t sum = retired_spans_.load(std::memory_order_relaxed);
+  for (const ThreadRecord& record : arena_.threads()) sum += record.write_index.load(std::memory_order_relaxed);
+  return sum;
+}
+
+}  // namespace smon_rt

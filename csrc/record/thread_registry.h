@@ -1,0 +1,110 @@
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "format/in_flight.h"
+#include "record/arena.h"
+
+namespace smon_rt {
+
+/// Where an open span lies in its thread's list, innermost on top, and among the free slots. Private to the owner.
+struct SlotLinks {
+  std::uint16_t below = 0;
+  std::uint16_t above = 0;
+  bool is_listed = false;
+};
+
+/// What a recording thread keeps to itself: its way to its ring and slots, without the offsets that a broken process
+/// could have scribbled over. Never freed while the process lives: a thread's pointer to it is never dangling.
+///
+/// Threading: the owner alone, except `remote_frees` and `is_claimed`.
+struct alignas(kCacheLineBytes) ThreadSlots {
+  static constexpr std::uint16_t kNone = 0xffff;
+
+  std::uint64_t epoch = 0;  // of the recorder it belongs to, 0: none
+  ThreadRecord* record = nullptr;
+  Span* ring = nullptr;
+  OpenSlot* slots = nullptr;
+  SlotLinks* links = nullptr;
+  std::uint16_t* free_slots = nullptr;  // a stack: the slot freed last is still in the cache
+  std::uint32_t free_count = 0;
+  std::uint32_t slot_count = 0;
+  std::uint64_t ring_mask = 0;
+  std::uint64_t write_index = 0;
+  std::uint64_t seen_read_index = 0;  // read_index is looked at only when the ring seems full
+  std::uint16_t top = kNone;          // innermost open span
+  std::uint16_t index = 0;
+  std::atomic<bool> is_claimed{false};
+
+  // Written by other threads: a line of its own.
+  alignas(kCacheLineBytes) std::atomic<std::uint32_t> remote_frees{0};
+
+  /// Takes over slots that other threads freed. False if there was none.
+  bool collect_remote_frees() noexcept;
+  /// Puts every slot that is not open into the stack.
+  void collect_free_slots() noexcept;
+  void push_open(std::uint16_t slot) noexcept {
+    links[slot] = {top, kNone, true};
+    if (top != kNone) links[top].above = slot;
+    top = slot;
+  }
+  void remove_open(std::uint16_t slot) noexcept;
+};
+
+namespace detail {
+// The one thread-local of the recorder: a ThreadSlots*, or an odd number while the thread has none. initial-exec: one
+// load without a call; 8 bytes are within what the dynamic loader keeps for libraries that are loaded late.
+extern constinit thread_local std::uintptr_t t_thread_slots __attribute__((tls_model("initial-exec")));
+}  // namespace detail
+
+/// Gives each recording thread a record of the arena, and takes it back when the thread ends and its ring is drained.
+///
+/// One pointer of thread-local memory a thread; a pthread key's destructor marks the exit. Records go Free → Live (the
+/// thread that attaches) → Exited (its exit) → Free (the drain thread, once the ring is empty).
+///
+/// Threading: any thread, lock-free. Cost: current() two loads; attaching scans the records, once a thread.
+/// When full: no record: the thread's spans are dropped and counted, and it asks again every kRetryEvery spans.
+class ThreadRegistry {
+ public:
+  static constexpr std::uint32_t kRetryEvery = 256;
+
+  explicit ThreadRegistry(Arena& arena);
+  ThreadRegistry(const ThreadRegistry&) = delete;
+  ThreadRegistry& operator=(const ThreadRegistry&) = delete;
+
+  /// The calling thread's part, nullptr if it has none. attach() gives it one.
+  ThreadSlots* current() const noexcept {
+    const std::uintptr_t word = detail::t_thread_slots;
+    if (word == 0 || (word & 1) != 0) return nullptr;
+    auto* thread = reinterpret_cast<ThreadSlots*>(word);
+    return thread->epoch == epoch_ ? thread : nullptr;
+  }
+  ThreadSlots* attach() noexcept;
+
+  /// By number in the arena; number must be below size().
+  ThreadSlots& operator[](std::size_t thread) noexcept { return block_[thread]; }
+  std::size_t size() const noexcept { return size_; }
+
+  /// Different for each registry of a process.
+  std::uint64_t epoch() const noexcept { return epoch_; }
+
+  /// Spans pushed by all threads, those that are gone included.
+  std::uint64_t pushed_spans() const noexcept;
+
+ private:
+  ThreadSlots* claim(std::size_t begin, std::size_t end) noexcept;
+  void set_up(ThreadSlots& thread) noexcept;
+
+  Arena& arena_;
+  std::uint64_t epoch_;
+  ThreadSlots* block_ = nullptr;
+  std::size_t size_ = 0;
+  std::atomic<std::uint32_t> next_ring_id_{0};
+  std::atomic<std::uint64_t> retired_spans_{0};
+};
+
+}  // namespace smon_rt

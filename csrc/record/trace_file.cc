@@ -1,0 +1,142 @@
+#include "record/trace_file.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <utility>
+
+namespace smon_rt {
+namespace {
+
+// More files of one attempt than any rotation makes; a directory that holds them all is left alone.
+constexpr std::uint32_t kMaxFileIndex = 100'000;
+
+std::string errno_text(int error_number) {
+  char buffer[128] = {};
+  // The GNU variant, which may return a string of its own.
+  return strerror_r(error_number, buffer, sizeof buffer);
+}
+
+/// For the errors that a user meets, what to do about them.
+std::string_view advice(int error_number) {
+  switch (error_number) {
+    case ENOSPC:
+    case EDQUOT:
+      return "free some space or lower sample_ratio";
+    case EFBIG:
+      return "raise the limit of the file size (ulimit -f) or lower max_file_bytes";
+    case EROFS:
+    case EACCES:
+    case EPERM:
+      return "give a directory that this user may write";
+    case ENOENT:
+    case ENOTDIR:
+      return "make the directory";
+    default:
+      return "see the file system's log";
+  }
+}
+
+Result<void> make_last_part(const std::string& directory) {
+  if (::mkdir(directory.c_str(), 0777) == 0 || errno == EEXIST) return {};
+  const int error_number = errno;
+  return Error{"cannot make directory " + directory + ": " + errno_text(error_number) + ": " +
+               std::string(advice(error_number))};
+}
+
+}  // namespace
+
+std::string trace_file_stem(std::string_view run_id, std::uint32_t attempt, std::int32_t rank) {
+  char number[16];
+  std::snprintf(number, sizeof number, "%05d", rank);
+  std::string stem = "rank-" + std::string(number) + ".";
+  for (const char c : run_id.substr(0, 63)) {
+    const bool is_plain =
+        (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '-' || c == '_' || c == '.';
+    stem += is_plain ? c : '_';
+  }
+  return stem + "-" + std::to_string(attempt);
+}
+
+TraceFile::TraceFile(TraceFileOptions options) : options_(std::move(options)) {}
+
+TraceFile::~TraceFile() {
+  close();
+}
+
+void TraceFile::close() {
+  if (fd_ >= 0) ::close(fd_);
+  fd_ = -1;
+}
+
+Result<void> TraceFile::turn_off(std::string_view what, int error_number) {
+  close();
+  error_ = std::string(what) + ": " + errno_text(error_number) + ": " + std::string(advice(error_number));
+  return Error{error_};
+}
+
+Result<void> TraceFile::open_next() {
+  close();
+  if (options_.directory.empty()) return {};
+  if (!error_.empty()) return Error{error_};
+  if (path_.empty()) {  // not when rotating: a directory that vanished is not made again behind the user's back
+    if (Result<void> made = make_last_part(options_.directory); !made) {
+      error_ = made.error().message;
+      return made;
+    }
+  }
+  const std::string stem = options_.directory + "/" + trace_file_stem(options_.run_id, options_.attempt, options_.rank);
+  for (std::uint32_t index = next_index_; index < kMaxFileIndex; ++index) {
+    const std::string path = stem + (index == 0 ? "" : "-" + std::to_string(index)) + ".smon";
+    do {
+      fd_ = ::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_APPEND | O_CLOEXEC, 0666);
+    } while (fd_ < 0 && errno == EINTR);
+    if (fd_ >= 0) {
+      path_ = path;
+      file_index_ = index;
+      next_index_ = index + 1;
+      file_bytes_ = 0;
+      return {};
+    }
+    if (errno != EEXIST) return turn_off("cannot make " + path, errno);
+  }
+  return turn_off("cannot make another file beside " + stem + ".smon", EEXIST);
+}
+
+bool TraceFile::append(std::string_view packets) {
+  if (fd_ < 0) return false;
+  std::size_t written = 0;
+  while (written < packets.size()) {
+    const ssize_t count = ::write(fd_, packets.data() + written, packets.size() - written);
+    if (count > 0) {
+      written += static_cast<std::size_t>(count);
+      continue;
+    }
+    if (count < 0 && errno == EINTR) continue;
+    const int error_number = count < 0 ? errno : ENOSPC;  // nothing taken without an error: as full as it gets
+    // Cut the half packet off, so that the file ends where a reader expects it to; if even that fails, readers take
+    // any prefix.
+    if (written > 0 && ::ftruncate(fd_, static_cast<off_t>(file_bytes_)) != 0) file_bytes_ += written;
+    (void)turn_off("stopped writing " + path_, error_number);
+    return false;
+  }
+  file_bytes_ += written;
+  total_bytes_ += written;
+  return true;
+}
+
+void TraceFile::check_exists() {
+  if (fd_ < 0) return;
+  struct stat status{};
+  if (::fstat(fd_, &status) != 0) {
+    (void)turn_off("stopped writing " + path_, errno);
+  } else if (status.st_nlink == 0) {
+    (void)turn_off("stopped writing " + path_ + ", which was removed", ENOENT);
+  }
+}
+
+}  // namespace smon_rt

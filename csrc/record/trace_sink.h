@@ -1,0 +1,59 @@
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <string_view>
+
+#include "base/result.h"
+#include "format/trace_records.h"
+#include "record/interner.h"
+#include "record/trace_file.h"
+
+namespace smon_rt {
+
+/// A trace file that can be read from its first packet on: identity first, names before the spans that use them, both
+/// repeated in each file that rotation begins.
+///
+/// Threading: the drain thread, once opened.
+class TraceSink {
+ public:
+  TraceSink(TraceFileOptions options, const Interner& interner) : file_(std::move(options)), interner_(interner) {}
+
+  /// Makes the first file and writes who records. On failure recording goes on without a file.
+  Result<void> open(const TraceIdentity& identity);
+
+  /// Written now, and at the head of the files to come.
+  void set_identity(const TraceIdentity& identity);
+
+  /// Appends what was interned since the last call. Call it between reading a ring's write_index and encoding the
+  /// spans before it: a span's names were interned before the span was pushed.
+  void append_new_names(std::string& out);
+
+  /// Writes whole packets, and begins the next file if this one is full. False: they are lost, and the file is off.
+  bool write(std::string_view packets);
+
+  /// The last packet of the file.
+  void close(std::string_view reason);
+
+  TraceFile& file() { return file_; }
+  const TraceFile& file() const { return file_; }
+  /// Everything interned so far, for files that stand alone.
+  static TraceNames all_names(const Interner& interner);
+
+ private:
+  struct Cursor {
+    std::size_t names = 0;
+    std::size_t tracks = 0;
+    std::size_t communicators = 0;
+  };
+  static TraceNames names_since(const Interner& interner, Cursor& cursor);
+  bool begin_file();
+  void rotate();
+
+  TraceFile file_;
+  const Interner& interner_;
+  TraceIdentity identity_;
+  Cursor written_;
+};
+
+}  // namespace smon_rt
