@@ -130,7 +130,9 @@ TEST(Slowdowns, ALaunchKindIsItsDelaysInTheJobWithoutDelays) {
 }
 
 TEST(Slowdowns, TheFirstOpOfEachStageIsALaunchKindOfItsOwn) {
-  const WhatIfJob job(testing::uneven_job());
+  JobSpec spec;
+  spec.launch_delay = [](const Row& row) { return 100'000 + testing::jitter(row, 200'000); };
+  const WhatIfJob job(spec);
   const Breakdowns result = launch_slowdowns_of(job);
   const auto is_first = [](const Op& op) {
     return op.seq_id == 0 && op.kind == (op.stage == 0 ? Kind::kForwardCompute : Kind::kForwardRecv);
