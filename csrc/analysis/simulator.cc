@@ -19,7 +19,7 @@ namespace {
 
 // Enough lanes that the overhead of an instruction disappears, few enough that the live slots, and for usual steps the
 // durations too, stay in the second-level cache.
-constexpr std::size_t kLanesPerBlock = 128;
+constexpr std::size_t kLanesPerBlock = 96;
 
 // target[i] = ready(i) + the op's value, for `count` lanes from `first_lane` on. One pass, whatever the value is: these
 // loops are nearly all of the engine's time. ready may read target[i], hence no __restrict on it.
