@@ -152,6 +152,31 @@ def test_the_message_of_a_wrong_path_comes_before_that_of_a_missing_record(tmp_p
     assert "no such file" in refusal(tmp_path / "trace-AR.parquet", meta=tmp_path / "absent.yaml")
 
 
+@pytest.mark.skipif(not Path("/proc/version").exists(), reason="no /proc on this system")
+def test_a_file_without_a_size_is_not_read() -> None:
+    assert "is empty" in refusal("/proc/version")
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="threads are counted in /proc")
+def test_reading_leaves_no_thread_behind(tmp_path: Path) -> None:
+    """One that still frees a buffer of the Python file when the interpreter ends would abort the process."""
+    path = write_job(tmp_path)
+    code = (
+        "import os, sys, pyarrow.parquet, pyarrow.compute, smon_rt._analysis\n"
+        "from smon_rt.analysis.importer import read_trace\n"
+        "threads = lambda: len(os.listdir('/proc/self/task'))\n"
+        "before = threads(); read_trace(sys.argv[1]); print(threads() - before)"
+    )
+    result = subprocess.run([sys.executable, "-c", code, path], capture_output=True, text=True, check=True, timeout=60)
+    assert result.stdout.strip() == "0"
+
+
+@pytest.mark.parametrize("steps", ["1-2", b"1", 3])
+def test_steps_that_are_no_set_are_refused(tmp_path: Path, steps: object) -> None:
+    with pytest.raises(TypeError, match="steps must be a set or range of step numbers"):
+        read_trace(write_job(tmp_path), steps=steps)  # type: ignore[arg-type]
+
+
 @pytest.fixture
 def remote() -> str:
     """A folder in fsspec's memory file system, with a trace and its record."""

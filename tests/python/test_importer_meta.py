@@ -126,6 +126,11 @@ def test_more_chunks_than_the_record_says_are_refused(tmp_path: Path) -> None:
     assert "has 3 model chunks a stage, but vpp_size is 1" in refusal(write_job(tmp_path, table))
 
 
+def test_chunks_that_the_model_does_not_have_are_refused(tmp_path: Path) -> None:
+    table = with_column(table_of(job_rows()), "gmc", lambda value: 7 if value == 0 else value)
+    assert "gmc counts 8 model chunks, but pp_size * vpp_size is " in refusal(write_job(tmp_path, table))
+
+
 def test_more_ranks_than_the_world_are_refused(tmp_path: Path) -> None:
     table = table_of(job_rows())
     ranks = [rank * 100 + index % 2 for index, rank in enumerate(table["rank"].to_pylist())]

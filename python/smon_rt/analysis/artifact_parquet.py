@@ -173,7 +173,9 @@ class _ArtifactReader:
 
     def _column(self, source: str) -> pa.Array:
         """One column of the selected rows as one array."""
-        table = self._file.read_row_groups(self._row_groups, columns=[source])
+        # One column is one thread's work anyway. A thread of Arrow's pool would free what the Python file handed out,
+        # for which it takes the interpreter's lock; where the interpreter is just ending, that aborts the process.
+        table = self._file.read_row_groups(self._row_groups, columns=[source], use_threads=False)
         expected_count = self._row_count if self._mask is None else len(self._mask)
         if table.num_columns != 1 or table.num_rows != expected_count:
             raise self._error(

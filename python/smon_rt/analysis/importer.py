@@ -64,6 +64,8 @@ def read_trace(
             other. The message is one line: file, what is wrong, what to do.
     """
     began_s = time.perf_counter()
+    if steps is not None and (isinstance(steps, str | bytes) or not isinstance(steps, Container)):
+        raise TypeError(f"steps must be a set or range of step numbers, not {type(steps).__name__}")
     trace_path = _as_text(path)
     with open_input(trace_path) as source:
         # The trace first: with a wrong path, "no such file" helps more than "no job record beside it".
@@ -102,6 +104,10 @@ def _check_job(trace: str, meta: str, job: Job, ops: pa.RecordBatch) -> None:
     # Numbers above world_size - 1 are no contradiction: a part of a larger job keeps its ranks.
     if rank_count > job.world_size:
         raise TraceError(f"{trace}: has {rank_count} ranks, but world_size is {job.world_size}; {todo}")
+    model_chunk_count = max(pc.max(ops["global_chunk"]).as_py() + 1, 1)
+    if model_chunk_count > stage_count * chunk_count:
+        sizes = f"pp_size * vpp_size is {stage_count * chunk_count}"
+        raise TraceError(f"{trace}: gmc counts {model_chunk_count} model chunks, but {sizes}; correct the column")
     _check_workers(trace, ops, dp_count, stage_count)
 
 
