@@ -192,3 +192,39 @@ def test_an_output_keeps_links_rights_and_devices(tmp_path: Path) -> None:
     assert Path("/dev/null").is_char_device()
     with pytest.raises(SmonError, match="is a directory"):
         write_atomically(str(tmp_path), ["text"])
+
+
+def test_an_output_never_replaces_what_is_read(calls: Calls, said: Said, tmp_path: Path) -> None:
+    trace, record, link = tmp_path / "job.parquet", tmp_path / "job.yaml", tmp_path / "link.json"
+    trace.write_text("ops")
+    record.write_text("sizes")
+    link.symlink_to(trace)
+    for option in (f"--json={trace}", f"--html={record}", f"--json={link}"):
+        assert run(["analyze", str(trace), option]) == 2
+        assert "is what is analysed: choose another place" in said()[1]
+    other = tmp_path / "other.yaml"
+    other.write_text("sizes")
+    assert run(["analyze", str(trace), f"--meta={other}", f"--json={other}"]) == 2
+    assert calls == []
+    assert (trace.read_text(), record.read_text(), other.read_text()) == ("ops", "sizes", "sizes")
+
+
+def test_two_outputs_need_two_files(calls: Calls, said: Said, tmp_path: Path) -> None:
+    same = tmp_path / "out"
+    assert run(["analyze", "a.parquet", f"--json={same}", f"--html={tmp_path}/./out"]) == 2
+    assert said()[1] == f"smon: {same}: asked for by both --json and --html: name two files\n"
+    assert run(["analyze", "a.parquet", "--json=/dev/null", "--html=/dev/null"]) == 0
+
+
+@pytest.mark.parametrize(
+    "option",
+    [
+        *("--json=", "--html=", "--html=-"),
+        *("--gpu-hour-price=1e10", "--gpu-hour-price=nan", "--currency=", "--currency=a\nb", "--currency=\x1b[31m"),
+        *("--steps=1_0", "--steps=\u0663", f"--steps={'9' * 5000}"),
+    ],
+)
+def test_options_that_make_no_sense_are_refused(calls: Calls, said: Said, option: str) -> None:
+    assert run(["analyze", "a.parquet", option]) == 2
+    assert said()[1].count("\n") == 1
+    assert calls == []

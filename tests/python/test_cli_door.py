@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import types
@@ -45,6 +46,8 @@ def raising(error: BaseException) -> Callable[[], None]:
         (click.ClickException("wrong"), 2, "smon: wrong\n"),
         (click.Abort(), 130, "smon: interrupted\n"),
         (KeyboardInterrupt(), 130, "smon: interrupted\n"),
+        (MemoryError(), 2, "smon: not enough memory for this: use a larger machine, or fewer steps (--steps)\n"),
+        (SystemExit(143), 143, ""),
     ],
 )
 def test_an_error_is_one_line_and_an_exit_code(
@@ -130,3 +133,52 @@ def test_the_log_level_forgives_case_and_typos(monkeypatch: pytest.MonkeyPatch, 
 
 def test_the_table_of_variables_names_each() -> None:
     assert "| SMON_RT_LOG | warning |" in markdown_table()
+
+
+def in_shell(command: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Runs `command` in a shell where $SMON is the real command."""
+    smon = f"{sys.executable} -c 'from smon_rt.cli import main; main()'"
+    shell = ["bash", "-c", command.replace("$SMON", smon)]
+    return subprocess.run(
+        shell, capture_output=True, text=True, timeout=60, check=False, env={**os.environ, **environment}
+    )
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no /dev/full on this system")  # noqa: PTH110
+@pytest.mark.parametrize("command", ["$SMON --help > /dev/full", "$SMON --version > /dev/full"])
+def test_a_full_stdout_is_one_line(command: str) -> None:
+    result = in_shell(command)
+    assert result.returncode == 2
+    assert result.stderr == "smon: cannot write to standard output: No space left on device; send it to another place\n"
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no /dev/full on this system")  # noqa: PTH110
+@pytest.mark.parametrize(
+    ("command", "code"),
+    [
+        ("$SMON --help >&-", 0),
+        ("$SMON analyze no.parquet 2>&-", 2),
+        ("$SMON analyze no.parquet <&- >&- 2>&-", 2),
+        ("$SMON analyze no.parquet 2>/dev/full", 2),
+        ("$SMON 2>/dev/full", 2),
+    ],
+)
+def test_closed_and_full_streams_keep_the_exit_code(command: str, code: int) -> None:
+    result = in_shell(command)
+    assert (result.returncode, result.stdout, result.stderr) == (code, "", "")
+
+
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGHUP"])
+def test_a_signal_unwinds(name: str) -> None:
+    body = (
+        "import os, signal, sys, types, click; from smon_rt import cli\n"
+        "def body():\n"
+        f"    try: os.kill(os.getpid(), signal.{name}); signal.pause()\n"
+        "    finally: print('cleaned up')\n"
+        "module = types.ModuleType('planted'); module.command = click.command('planted')(body)\n"
+        "sys.modules['planted'] = module; cli.COMMANDS['planted'] = ('planted:command', '')\n"
+        "sys.argv[1:] = ['planted']\n"
+        "cli.main()"
+    )
+    result = subprocess.run([sys.executable, "-c", body], capture_output=True, text=True, timeout=60, check=False)
+    assert (result.returncode, result.stdout, result.stderr) == (128 + signal.Signals[name], "cleaned up\n", "")

@@ -30,10 +30,12 @@ def analyze(
         steps: a set or range of step numbers to keep; all when not given.
         progress: called with (done, total) now and then while the engine works.
         gpu_hour_price: what a GPU-hour costs, in `currency`.
-        currency: three letters; only printed.
+        currency: its name, three letters as a rule; only printed.
 
     Raises:
         TraceError: the trace cannot be read or contradicts itself; one line that says what to do.
+        TypeError: `steps` is no container of numbers.
+        ValueError: the price or the currency cannot be printed.
 
     Example:
         >>> report = analyze("trace.parquet")  # doctest: +SKIP
@@ -45,9 +47,11 @@ def analyze(
     from smon_rt.analysis.input_file import shown
     from smon_rt.errors import TraceError
 
+    # Before the work: a price that makes no sense is said at once.
+    options = ReportOptions(gpu_hour_price, currency, steps is not None)
     trace = read_trace(path, meta, steps)
     try:
         raw = _analysis.analyze(trace.ops, trace.recorded_sizes(), progress)
     except _analysis.AnalysisError as error:
         raise TraceError(f"{shown(trace.path)}: {error}") from error
-    return Report.from_raw(raw, trace, ReportOptions(gpu_hour_price, currency, steps is not None))
+    return Report.from_raw(raw, trace, options)

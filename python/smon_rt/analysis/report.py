@@ -25,17 +25,28 @@ __all__ = ["Cause", "Report", "Verdict", "Where"]
 #: One value a step; keys are step numbers.
 ByStep = dict[str, float]
 
+_LARGEST_PRICE = 1e9
+_LONGEST_CURRENCY_COUNT = 12
+
 
 @dataclass(frozen=True, slots=True)
 class ReportOptions:
     """What a report needs to know besides the trace.
 
     `gpu_hour_price` in `currency`: what the loss is priced at. `steps_chosen`: the user asked for some steps only.
+    Raises ValueError where they cannot be printed as a price.
     """
 
     gpu_hour_price: float = 2.0
     currency: str = "USD"
     steps_chosen: bool = False
+
+    def __post_init__(self) -> None:
+        # A cost is this times GPU-hours: it must stay finite, and short enough for its line.
+        if not 0 <= self.gpu_hour_price <= _LARGEST_PRICE:
+            raise ValueError(f"a GPU-hour's price must be from 0 to {_LARGEST_PRICE:g}, not {self.gpu_hour_price!r}")
+        if not (1 <= len(self.currency) <= _LONGEST_CURRENCY_COUNT and self.currency.isprintable()):
+            raise ValueError(f"a currency must be 1 to {_LONGEST_CURRENCY_COUNT} letters, not {self.currency!r}")
 
 
 @dataclass(frozen=True, slots=True)

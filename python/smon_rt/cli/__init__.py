@@ -1,14 +1,20 @@
 """The `smon` command: finds the command, turns errors into one line and an exit code.
 
-Exit codes: 0 fine; 1 a threshold that was asked for was crossed; 2 bad input; 3 incomplete; 130 interrupted.
+Exit codes: 0 fine; 1 a threshold that was asked for was crossed; 2 bad input; 3 incomplete; 130 interrupted; 143 or 129
+ended by SIGTERM or SIGHUP, after removing what was half written.
 """
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import importlib
+import io
 import os
+import signal
 import sys
 import traceback
+from types import FrameType
 from typing import Any
 
 import click
@@ -20,6 +26,9 @@ from smon_rt.errors import SmonError
 EXIT_BAD_INPUT = 2
 EXIT_UNEXPECTED = 70  # sysexits.h: EX_SOFTWARE
 EXIT_INTERRUPTED = 130
+_EXIT_OF_SIGNAL = 128  # plus its number, as a shell says it
+#: What a full or broken place answers to a write, as in `smon … > /dev/full`.
+_CANNOT_WRITE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
 
 #: Where each command lives; it is imported only when it runs or its help is asked for. The one-line help is repeated
 #: here so that `smon --help` imports none of them.
@@ -55,13 +64,19 @@ def smon() -> None:
 
 
 def _say(message: str) -> None:
-    """One line on stderr, whatever the message holds."""
-    print("smon: " + " ".join(message.split()), file=sys.stderr)
+    """One line on stderr, whatever the message holds; where stderr is full too, the exit code must do."""
+    with contextlib.suppress(OSError):
+        print("smon: " + " ".join(message.split()), file=sys.stderr)
+
+
+def _mute_stdout() -> None:
+    """The flush at exit must not find the broken pipe or the full disk again."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.__stdout__.fileno() if sys.__stdout__ else 1)
 
 
 def _reader_went_away() -> int:
-    """As in `smon … | head`: nothing left to say, and the flush at exit must not find the broken pipe again."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.__stdout__.fileno() if sys.__stdout__ else 1)
+    """As in `smon … | head`: nothing left to say."""
+    _mute_stdout()
     return 0
 
 
@@ -73,7 +88,8 @@ def run(arguments: list[str] | None = None) -> int:
         sys.stdout.flush()
         return result if isinstance(result, int) else 0
     except click.exceptions.NoArgsIsHelpError as error:
-        error.show()
+        with contextlib.suppress(OSError):
+            error.show()
         return EXIT_BAD_INPUT
     except click.UsageError as error:
         hint = f" (see `{error.ctx.command_path} --help`)" if error.ctx else ""
@@ -96,17 +112,50 @@ def run(arguments: list[str] | None = None) -> int:
             sys.stdout = stdout
             return _reader_went_away()
         return error.code if isinstance(error.code, int) else 0 if error.code is None else EXIT_BAD_INPUT
+    except MemoryError:
+        _say("not enough memory for this: use a larger machine, or fewer steps (--steps)")
+        return EXIT_BAD_INPUT
     except Exception as error:
-        if log_level() >= LogLevel.DEBUG:
-            traceback.print_exc()
-            return EXIT_UNEXPECTED
-        _say(
-            f"unexpected {type(error).__name__}: {error} — this is a bug of smon_rt: "
-            "please report it with the output of the same command under SMON_RT_LOG=debug"
-        )
+        # Files are written by code that says their names; without one it is stdout.
+        if isinstance(error, OSError) and error.errno in _CANNOT_WRITE and error.filename is None:
+            _mute_stdout()
+            _say(f"cannot write to standard output: {error.strerror}; send it to another place")
+            return EXIT_BAD_INPUT
+        return _unexpected(error)
+
+
+def _unexpected(error: Exception) -> int:
+    if log_level() >= LogLevel.DEBUG:
+        traceback.print_exc()
         return EXIT_UNEXPECTED
+    _say(
+        f"unexpected {type(error).__name__}: {error} — this is a bug of smon_rt: "
+        "please report it with the output of the same command under SMON_RT_LOG=debug"
+    )
+    return EXIT_UNEXPECTED
+
+
+def _open_streams() -> None:
+    """Makes the standard streams safe to write to: a closed one swallows all, and no character is beyond stdout.
+
+    A descriptor that stays closed would be given to the next file that is opened.
+    """
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: PTH123, SIM115
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")
+
+
+def _leave(number: int, _frame: FrameType | None) -> None:
+    raise SystemExit(_EXIT_OF_SIGNAL + number)
 
 
 def main() -> None:
     """Entry point of the console script."""
+    _open_streams()
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        # Unwinding removes half-written files. What nohup and its like ignore stays ignored.
+        if signal.getsignal(number) == signal.SIG_DFL:
+            signal.signal(number, _leave)
     sys.exit(run())

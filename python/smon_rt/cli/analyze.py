@@ -5,11 +5,12 @@ from __future__ import annotations
 import glob
 import math
 import os
+import re
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 import click
 
@@ -27,33 +28,67 @@ def _steps(_context: click.Context, _parameter: click.Parameter, text: str | Non
     """`20-40` or `20` as a range; a range answers `in` without holding every number."""
     if text is None:
         return None
-    first, dash, last = text.partition("-")
-    try:
-        steps = range(int(first), int(last if dash else first) + 1)
-    except ValueError:
-        raise click.BadParameter(f"{text!r} is no step range: write A-B, e.g. 20-40") from None
+    # 18 digits hold every step, and Python refuses to read some thousand.
+    match = re.fullmatch(r"\s*([0-9]{1,18})\s*(?:-\s*([0-9]{1,18})\s*)?", text)
+    if match is None:
+        raise click.BadParameter(f"{text!r} is no step range: write A-B, e.g. 20-40")
+    first, last = match.groups()
+    steps = range(int(first), int(last or first) + 1)
     if not steps:
         raise click.BadParameter(f"{text!r} is empty: the first step comes first")
     return steps
 
 
 def _finite(_context: click.Context, _parameter: click.Parameter, value: float | None) -> float | None:
-    if value is not None and not (math.isfinite(value) and value >= 0):
+    if value is None:
+        return None
+    if not (math.isfinite(value) and value >= 0):
         raise click.BadParameter("must be a number of zero or more")
-    return value
+    return abs(value)  # -0.0 is a zero
+
+
+def _checked_by(option: str) -> Callable[[click.Context, click.Parameter, Any], Any]:
+    """A callback that lets `ReportOptions`, which knows the limits, look at one value."""
+
+    def check(_context: click.Context, _parameter: click.Parameter, value: Any) -> Any:
+        from smon_rt.analysis.report import ReportOptions
+
+        try:
+            return getattr(ReportOptions(**{option: value}), option)
+        except ValueError as error:
+            raise click.BadParameter(str(error)) from None
+
+    return check
+
+
+def _output_name(_context: click.Context, parameter: click.Parameter, name: str | None) -> str | None:
+    if name == "" or (name == "-" and parameter.name == "html_path"):
+        raise click.BadParameter("name a file to write")
+    return name
 
 
 @click.command("analyze")
 @click.argument("paths", metavar="PATH...", nargs=-1, required=True)
 @click.option("--meta", metavar="YAML", help="The job's record; looked for beside the trace when not given.")
-@click.option("--json", "json_path", metavar="FILE", help="Write the report as JSON; - is stdout.")
-@click.option("--html", "html_path", metavar="FILE", help="Write one offline HTML page with plots.")
+@click.option(
+    "--json", "json_path", metavar="FILE", callback=_output_name, help="Write the report as JSON; - is stdout."
+)
+@click.option(
+    "--html", "html_path", metavar="FILE", callback=_output_name, help="Write one offline HTML page with plots."
+)
 @click.option("--steps", metavar="A-B", callback=_steps, help="Only these steps, both ends included.")
 @click.option("--quiet", is_flag=True, help="Print only the first line of the verdict, and no progress.")
 @click.option(
-    "--gpu-hour-price", type=float, default=2.0, show_default=True, callback=_finite, help="Price of a GPU-hour."
+    "--gpu-hour-price",
+    type=float,
+    default=2.0,
+    show_default=True,
+    callback=_checked_by("gpu_hour_price"),
+    help="Price of a GPU-hour.",
 )
-@click.option("--currency", default="USD", show_default=True, help="Currency of that price.")
+@click.option(
+    "--currency", default="USD", show_default=True, callback=_checked_by("currency"), help="Currency of that price."
+)
 @click.option("--fail-above", metavar="S", type=float, callback=_finite, help="Exit with 1 if a slowdown is above S.")
 def command(
     paths: tuple[str, ...],
@@ -75,6 +110,7 @@ def command(
     # A program that reads the JSON from stdout must find nothing else there.
     stream = sys.stderr if json_path == "-" else sys.stdout
     names = _expand(paths)
+    _refuse_outputs(names, meta, json_path, html_path)
     reports: list[Report] = []
     failed = False
     for name in names:
@@ -115,12 +151,43 @@ def _expand(paths: tuple[str, ...]) -> list[str]:
 def _refuse_directory(path: str) -> None:
     # os.path answers False where pathlib raises (a name that is too long): opening the file says why.
     if os.path.isdir(path):  # noqa: PTH112
-        from smon_rt.analysis.input_file import shown
-
         raise TraceError(
-            f"{shown(path)}: is a directory, and this version cannot read .smon directories yet: "
+            f"{_shown(path)}: is a directory, and this version cannot read .smon directories yet: "
             "give the parquet file of a trace"
         )
+
+
+def _refuse_outputs(names: list[str], meta: str | None, json_path: str | None, html_path: str | None) -> None:
+    """Refuses outputs that would replace what is read, or each other."""
+    outputs = [path for path in (json_path, html_path) if path not in (None, "-")]
+    regular = [path for path in outputs if os.path.isfile(path) or not os.path.exists(path)]  # noqa: PTH110, PTH113
+    if len(regular) == 2 and os.path.realpath(regular[0]) == os.path.realpath(regular[1]):
+        raise SmonError(f"{_shown(regular[0])}: asked for by both --json and --html: name two files")
+    for output in regular:
+        if os.path.exists(output) and any(_is_same_file(output, name) for name in _inputs(names, meta)):  # noqa: PTH110
+            raise SmonError(f"{_shown(output)}: is what is analysed: choose another place for the output")
+
+
+def _inputs(names: list[str], meta: str | None) -> Iterator[str]:
+    """The traces and their records, as far as they can be found."""
+    from smon_rt.analysis.job_meta import find_meta
+
+    for name in names:
+        yield name
+        with suppress(TraceError):
+            yield find_meta(name) if meta is None else meta
+
+
+def _is_same_file(first: str, second: str) -> bool:
+    with suppress(OSError, ValueError):
+        return os.path.samefile(first, second.removeprefix("file://"))  # noqa: PTH121
+    return False
+
+
+def _shown(name: str) -> str:
+    from smon_rt.analysis.input_file import shown
+
+    return shown(name)
 
 
 def _print(report: Report, heading: str | None, stream: TextIO, quiet: bool) -> None:
@@ -166,11 +233,9 @@ def _progress(path: str, quiet: bool) -> Iterator[Progress | None]:
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-    from smon_rt.analysis.input_file import shown
-
     columns = (TextColumn("{task.description}", markup=False), BarColumn(), TimeElapsedColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(f"reading {shown(Path(path).name)}", total=None)
+        task = bar.add_task(f"reading {_shown(Path(path).name)}", total=None)
 
         def update(done: int, total: int) -> None:
             bar.update(task, description="replaying", completed=done, total=total)

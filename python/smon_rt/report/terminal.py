@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 
+_NARROWEST_COLUMNS = 60
+
+
 def print_report(report: Report, *, stream: TextIO | None = None, with_tables: bool = True) -> None:
     """Writes the verdict, then the tables, to `stream` (stdout by default)."""
     stream = stream or sys.stdout
@@ -66,6 +69,8 @@ def _print_rich(report: Report, tables: list[Table], stream: TextIO) -> None:
     from rich.text import Text
 
     console = Console(file=stream, highlight=False)
+    # Some terminals claim no width at all; on a narrow one its own wrapping reads better than a letter a line.
+    console.width = max(console.width, _NARROWEST_COLUMNS)
     lost = is_finite(report.slowdown.value) and report.slowdown.value >= WORTH_FIXING_SLOWDOWN
     verdict = RichTable.grid(padding=(0, 1))
     verdict.add_column(style="bold", no_wrap=True)
