@@ -39,7 +39,7 @@ References replay_references(const WhatIf& what_if, Analysis& result) {
   result.launch_slowdown_by_step = ratios(result.base_step_ns, nodelay.optimizer);
   result.slowdown = mean(result.nodelay_step_ns) / mean(ideal.optimizer);
   result.slowdown_by_step = ratios(result.nodelay_step_ns, ideal.optimizer);
-  result.slowdown_interval = bootstrap_mean(nodelay.optimizer, result.steps);
+  result.slowdown_interval = bootstrap_mean(result.nodelay_step_ns, result.steps);
   result.slowdown_interval.low /= mean(ideal.optimizer);
   result.slowdown_interval.high /= mean(ideal.optimizer);
   return {std::move(nodelay.optimizer), std::move(ideal.optimizer)};

@@ -18,7 +18,8 @@ struct Block {
 std::vector<Block> consecutive_runs(std::span<const std::int64_t> steps) {
   std::vector<Block> runs;
   for (std::size_t i = 0; i < steps.size(); ++i) {
-    const bool continues = i > 0 && steps[i] == steps[i - 1] + 1;
+    // Compared without adding: the step before may be the largest number there is.
+    const bool continues = i > 0 && steps[i] > steps[i - 1] && steps[i] - 1 == steps[i - 1];
     if (continues) {
       ++runs.back().length;
     } else {

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <limits>
 #include <numeric>
 #include <random>
 #include <vector>
@@ -114,6 +115,12 @@ TEST(Bootstrap, NeighboursThatMoveTogetherWidenIt) {
 }
 
 // Eight windows of ten steps, each constant: with windows as blocks, every resampled mean is one of few values.
+TEST(Bootstrap, TheLargestStepNumberHasNoSuccessor) {
+  const std::vector<double> values = {1, 2, 3};
+  const std::int64_t largest = std::numeric_limits<std::int64_t>::max();
+  EXPECT_TRUE(bootstrap_mean(values, std::vector<std::int64_t>{largest - 1, largest, 0}).is_known);
+}
+
 TEST(Bootstrap, EightWindowsOrMoreAreResampledAsAWhole) {
   std::vector<double> values;
   std::vector<std::int64_t> steps;
