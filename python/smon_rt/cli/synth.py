@@ -52,23 +52,27 @@ def command(
 
     Example: smon synth -o job.parquet --dp 4 --pp 4 --plant worker=1,0:1.5
     """
+    from smon_rt.analysis.input_file import shown
     from smon_rt.synth import Durations, JobSpec, make_job, parse_plant
 
     durations = Durations(forward_ms=forward_ms, backward_ms=backward_ms, p2p_ms=p2p_ms, dp_comm_ms=dp_comm_ms)
     plants = tuple(parse_plant(text) for text in plant_texts)
     job = make_job(JobSpec(plants=plants, durations=durations, name=output.stem, **options))
     paths = job.write(output)
-    click.echo(f"wrote    {', '.join(str(path) for path in paths)}")
+    click.echo(f"wrote    {', '.join(shown(path) for path in paths)}")
     click.echo(_summary(job))
 
 
 def _summary(job: SyntheticJob) -> str:
     """The layout and the truth in a few lines."""
+    from smon_rt.analysis.units import counted
+
     spec, truth = job.spec, job.truth
     mean = truth["mean_step_time_s"]
+    microbatches = f"{spec.microbatches} microbatch{'' if spec.microbatches == 1 else 'es'}"
     lines = [
-        f"job      dp {spec.dp}, pp {spec.pp}, tp {spec.tp}, vpp {spec.vpp}, {spec.microbatches} microbatches,"
-        f" {spec.steps} steps, {spec.resolved_schedule}: {truth['op_count']:,} ops",
+        f"job      dp {spec.dp}, pp {spec.pp}, tp {spec.tp}, vpp {spec.vpp}, {microbatches},"
+        f" {counted(spec.steps, 'step')}, {spec.resolved_schedule}: {truth['op_count']:,} ops",
         f"truth    slowdown {truth['slowdown']:.4f}: {mean['base']:.4f} s a step,"
         f" {mean['ideal']:.4f} s without stragglers",
     ]

@@ -6,13 +6,13 @@ step (several steps when they are short), so that a large job is never held as o
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
+import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +20,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import yaml
 
+from smon_rt.report.output_file import write_atomically
 from smon_rt.synth.schedule import KINDS, Op
 from smon_rt.synth.spec import JobSpec, SynthError
 from smon_rt.synth.timeline import Timeline
@@ -112,40 +113,60 @@ def step_tables(spec: JobSpec, timeline: Timeline) -> Iterator[pa.Table]:
         offset_ns += step_ends_ns[step] + _STEP_GAP_NS
 
 
-def _cannot_write(path: Path | str, error: OSError) -> str:
+def _cannot_write(path: Path, error: Exception) -> str:
     # The number's own text: pyarrow puts a sentence of its own, with the temporary name, into the error.
-    reason = os.strerror(error.errno) if error.errno else str(error)
+    number = getattr(error, "errno", None)
+    reason = os.strerror(number) if number else str(error)
     return f"cannot write {path}: {reason}; choose another output"
 
 
 def write_parquet(spec: JobSpec, timeline: Timeline, path: Path) -> None:
-    """Write the trace; raises SynthError if `path` cannot be written, and leaves no half-written trace behind."""
-    part = path.with_name(path.name + ".part")
-    dictionary_columns = [name for name in SCHEMA.names if name not in ("start_ts", "duration")]
+    """Write the trace; raises SynthError if `path` cannot be written, and leaves no half-written trace behind.
+
+    It is written under a name of its own, so that two commands that write the same trace do not meet.
+    """
+    part: Path | None = None
     try:
-        with pq.ParquetWriter(part, SCHEMA, compression="zstd", use_dictionary=dictionary_columns) as writer:
-            pending: list[pa.Table] = []
-            for table in step_tables(spec, timeline):
-                pending.append(table)
-                if sum(t.num_rows for t in pending) >= _ROWS_PER_GROUP:
-                    writer.write_table(pa.concat_tables(pending), row_group_size=4 * _ROWS_PER_GROUP)
-                    pending = []
-            if pending:
-                writer.write_table(pa.concat_tables(pending), row_group_size=4 * _ROWS_PER_GROUP)
-        part.replace(path)
-    except OSError as error:
+        # A link keeps pointing where it points; its target is what gets replaced.
+        target = path.resolve()
+        descriptor, name = tempfile.mkstemp(prefix=f".{target.name[:64]}.", dir=target.parent)
+        part = Path(name)
+        # By descriptor: pyarrow takes no name that is not UTF-8.
+        with open(descriptor, "wb") as stream:  # noqa: PTH123
+            _write_tables(stream, step_tables(spec, timeline))
+        mask = os.umask(0)
+        os.umask(mask)
+        part.chmod(0o666 & ~mask)
+        part.replace(target)
+    except (OSError, ValueError, RuntimeError) as error:
         raise SynthError(_cannot_write(path, error)) from None
     finally:
-        with contextlib.suppress(OSError):
-            part.unlink()
+        if part is not None:
+            part.unlink(missing_ok=True)
+
+
+def _write_tables(stream: BinaryIO, tables: Iterator[pa.Table]) -> None:
+    """Writes tables one after the other, several to a row group while they are short."""
+    dictionary_columns = [name for name in SCHEMA.names if name not in ("start_ts", "duration")]
+    with pq.ParquetWriter(stream, SCHEMA, compression="zstd", use_dictionary=dictionary_columns) as writer:
+        pending: list[pa.Table] = []
+        row_count = 0
+        for table in tables:
+            pending.append(table)
+            row_count += table.num_rows
+            if row_count >= _ROWS_PER_GROUP:
+                writer.write_table(pa.concat_tables(pending), row_group_size=4 * _ROWS_PER_GROUP)
+                pending, row_count = [], 0
+        if pending:
+            writer.write_table(pa.concat_tables(pending), row_group_size=4 * _ROWS_PER_GROUP)
 
 
 def write_sidecars(path: Path, meta: dict[str, Any], truth: dict[str, Any]) -> list[Path]:
     """Write `job.yaml` and `job.truth.json` beside `job.parquet`; returns their paths."""
-    meta_path, truth_path = path.with_suffix(".yaml"), path.with_suffix(".truth.json")
-    try:
-        meta_path.write_text(yaml.safe_dump(meta, sort_keys=False), encoding="utf-8")
-        truth_path.write_text(json.dumps(truth, indent=2) + "\n", encoding="utf-8")
-    except OSError as error:
-        raise SynthError(_cannot_write(error.filename or path, error)) from None
-    return [meta_path, truth_path]
+    texts = {
+        path.with_suffix(".yaml"): yaml.safe_dump(meta, sort_keys=False),
+        path.with_suffix(".truth.json"): json.dumps(truth, indent=2) + "\n",
+    }
+    for name, text in texts.items():
+        write_atomically(str(name), [text])
+    return list(texts)
