@@ -53,8 +53,9 @@ FOREIGN_HEADERS: tuple[tuple[str, re.Pattern[str], frozenset[str]], ...] = (
 
 #: What a training process must not pay for when it imports smon_rt, and what recording never loads.
 HEAVY_MODULES = (
-    *("smon_rt._analysis", "smon_rt._runtime", "smon_rt.analysis", "smon_rt.cli", "smon_rt.report", "smon_rt.synth"),
-    *("click", "fsspec", "numpy", "pandas", "plotly", "pyarrow", "rich", "torch", "yaml"),
+    *("smon_rt._analysis", "smon_rt._proto", "smon_rt._runtime"),
+    *("smon_rt.analysis", "smon_rt.cli", "smon_rt.export", "smon_rt.report", "smon_rt.synth", "smon_rt.trace"),
+    *("click", "fsspec", "google.protobuf", "numpy", "pandas", "plotly", "pyarrow", "rich", "torch", "yaml"),
 )
 
 
@@ -82,16 +83,22 @@ PYTHON_RULES: tuple[PythonRule, ...] = (
         reason="`smon --help` must stay cheap: commands are loaded when they run",
     ),
     PythonRule(
-        ("analysis/**/*.py", "report/**/*.py", "synth/**/*.py"),
+        ("analysis/**/*.py", "export/**/*.py", "report/**/*.py", "synth/**/*.py", "trace/**/*.py"),
         ("smon_rt._runtime", "smon_rt.integrations", "torch"),
         at_import=False,
         reason="analysis must run on a laptop without the recorder, torch or CUDA",
     ),
     PythonRule(
-        ("analysis/**/*.py", "report/**/*.py", "synth/**/*.py"),
+        ("analysis/**/*.py", "export/**/*.py", "report/**/*.py", "synth/**/*.py", "trace/**/*.py"),
         ("smon_rt.cli", "click"),
         at_import=False,
         reason="the command line calls the library, never the reverse",
+    ),
+    PythonRule(
+        ("export/**/*.py", "trace/**/*.py"),
+        ("smon_rt._analysis",),
+        at_import=False,
+        reason="traces are read and exported without the engine",
     ),
     PythonRule(
         ("synth/**/*.py",),

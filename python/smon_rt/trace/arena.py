@@ -1,0 +1,337 @@
+"""The memory that a killed process left in /dev/shm: the last spans, which no file holds, and the spans still open.
+
+The layout is csrc/format/in_flight.h. The memory is copied first, then nothing in it is believed: it may be torn, of
+another version, or written by someone else.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import stat
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from smon_rt.analysis.input_file import is_url, local_path, shown
+from smon_rt.trace.kinds import PHASE_NAMES, RECVS, SENDS, kind_name, name_of
+from smon_rt.trace.rank_builder import first_of_each
+from smon_rt.trace.rank_trace import RankTrace
+from smon_rt.trace.spans import Array, SpanColumns
+
+#: Where arenas live. Tests point it elsewhere.
+SHARED_MEMORY = Path("/dev/shm")
+
+_MAGIC = b"smonshm1"
+# 4 MiB a rank is what the recorder takes at most.
+_LARGEST_ARENA_BYTES = 64 << 20
+_MOST_RECORDS = 4096
+_MOST_OPEN_SPANS = 4096
+_LOSS_KINDS = 32
+_METRIC_KIND = 23
+_LARGEST_NS = 1 << 61
+
+_SPAN = np.dtype(
+    [
+        *((name, "<i8") for name in ("start", "end", "device_start", "device_end")),
+        *(("step", "<u4"), ("kind", "u1"), ("time_source", "u1"), ("flags", "<u2")),
+        *(("microbatch", "<i2"), ("chunk", "<i2"), ("op_index", "<u2"), ("track_id", "<u2")),
+        *(("name_or_comm_id", "<u2"), ("payload_high", "<u2"), ("payload_low", "<u4")),
+        *(("comm_seq", "<u4"), ("peer", "<i4")),
+    ]
+)
+_SLOT = np.dtype([("state", "<u4"), ("sequence", "<u4"), ("is_recorded", "<u4"), ("unused", "<u4"), ("span", _SPAN)])
+_CLOCK = np.dtype(
+    [
+        ("sequence", "<u4"),
+        ("source", "<u4"),
+        *((name, "<i8") for name in ("ticks", "monotonic_ns", "realtime_ns")),
+        ("ns_per_tick", "<f8"),
+    ]
+)
+_LOSSES = np.dtype(
+    [
+        ("dropped_by_kind", "<u8", (_LOSS_KINDS,)),
+        *((name, "<u8") for name in ("foreign_tokens", "stale_tokens", "threads_without_ring")),
+        *((name, "<u8") for name in ("unwritten_spans", "late_requests")),
+    ]
+)
+_HEADER = np.dtype(
+    [
+        ("magic", "S8"),
+        ("arena_bytes", "<u8"),
+        *((name, "<u4") for name in ("header_bytes", "span_bytes", "slot_bytes", "thread_record_bytes")),
+        *((name, "<u4") for name in ("thread_record_count", "comm_record_bytes", "comm_record_count", "is_complete")),
+        *((name, "<u8") for name in ("thread_records_offset", "comm_records_offset")),
+        *(("pid", "<i4"), ("rank", "<i4"), ("world_size", "<i4"), ("attempt", "<u4")),
+        *(
+            ("process_start_ticks", "<u8"),
+            ("run_id", "S64"),
+            ("host", "S64"),
+            ("boot_id", "S40"),
+            ("trace_file", "S512"),
+        ),
+        ("clock", _CLOCK),
+        *((name, "<i8") for name in ("drain_beat_ns", "watchdog_beat_ns", "reporter_beat_ns")),
+        *(("step", "<i8"), ("step_start_ticks", "<i8"), ("is_sampled", "<u4"), ("phase", "<u4")),
+        ("finished_steps", "<u8"),
+        ("losses", _LOSSES),
+    ]
+)
+_THREAD = np.dtype(
+    {
+        "names": [
+            *("state", "thread_id", "name", "ring_id", "ring_capacity", "ring_offset", "slots_offset", "slot_count"),
+            *("write_index", "read_index"),
+        ],
+        "formats": ["<u4", "<i4", "S16", "<u4", "<u4", "<u8", "<u8", "<u4", "<u8", "<u8"],
+        "offsets": [0, 4, 8, 24, 28, 32, 40, 48, 64, 128],
+        "itemsize": 192,
+    }
+)
+_SLOT_STATE_MASK, _SLOT_OPEN = 3, 1
+
+
+@dataclass(frozen=True)
+class OpenSpan:
+    """A span that had begun and not ended."""
+
+    kind: str
+    step: int
+    microbatch: int
+    thread: str
+    start_ns: int | None
+
+
+@dataclass(eq=False)
+class ArenaView:
+    """What the memory of one process says. `is_alive`: the process still runs, so its last spans are on their way."""
+
+    path: str
+    pid: int
+    is_alive: bool
+    step: int
+    phase: str
+    finished_step_count: int
+    drain_beat_ns: int
+    open_spans: list[OpenSpan] = field(default_factory=list)
+    unread: SpanColumns = field(default_factory=lambda: SpanColumns.concatenate([]))
+    merged_span_count: int = 0
+    dropped_by_kind: dict[str, int] = field(default_factory=dict)
+
+
+def merge_memory(trace: RankTrace, steps: range | None) -> None:
+    """Adds to an unfinished trace what its process left in this node's memory, each span once."""
+    if trace.end_reason is not None or is_url(trace.files[0]):
+        return
+    view = _find(trace)
+    if view is None:
+        return
+    trace.arena = view
+    if view.is_alive or len(view.unread) == 0:
+        return
+    spans = view.unread
+    ends = np.array([trace.ring_ends.get(int(ring), 0) for ring in spans.ring_id], np.int64)
+    spans = spans.take(spans.ring_index >= ends)
+    for ring_id in np.unique(spans.ring_id):
+        first = int(spans.ring_index[spans.ring_id == ring_id].min())
+        trace.missing_span_count += first - trace.ring_ends.get(int(ring_id), 0)
+    if steps is not None:
+        spans = spans.take((spans.step >= steps.start) & (spans.step < steps.stop))
+    view.merged_span_count = len(spans)
+    trace.spans = SpanColumns.concatenate([trace.spans, spans])
+
+
+def _find(trace: RankTrace) -> ArenaView | None:
+    """The arena of a trace's process: same run, attempt, rank and pid, and owned by who owns the trace file."""
+    pattern = f"smon-*-{trace.identity.attempt}-{trace.rank}"
+    with contextlib.suppress(OSError, ValueError):
+        owner = local_path(trace.files[0]).stat().st_uid
+        for path in sorted(SHARED_MEMORY.glob(pattern)):
+            content = _copy(path, owner)
+            header = None if content is None else _header(content)
+            if content is not None and header is not None and _belongs(header, trace):
+                return _view(shown(path), content, header)
+    return None
+
+
+def _copy(path: Path, owner: int) -> bytes | None:
+    """The bytes of a regular file of this user; no link is followed, and no pipe waited for."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return None
+    with open(descriptor, "rb") as handle:  # noqa: PTH123
+        status = os.fstat(handle.fileno())
+        if not stat.S_ISREG(status.st_mode) or status.st_uid != owner or status.st_size > _LARGEST_ARENA_BYTES:
+            return None
+        try:
+            return handle.read(_LARGEST_ARENA_BYTES)
+        except OSError:
+            return None
+
+
+def _header(content: bytes) -> np.void | None:
+    if len(content) < _HEADER.itemsize or not content.startswith(_MAGIC):
+        return None
+    header: np.void = np.frombuffer(content, _HEADER, 1)[0]
+    sizes_fit = (
+        header["is_complete"] == 1
+        and _HEADER.itemsize <= header["header_bytes"] <= len(content)
+        and header["span_bytes"] >= _SPAN.itemsize
+        and header["slot_bytes"] >= _SLOT.itemsize
+        and header["thread_record_bytes"] >= _THREAD.itemsize
+        and header["thread_record_count"] <= _MOST_RECORDS
+    )
+    return header if sizes_fit else None
+
+
+def _belongs(header: np.void, trace: RankTrace) -> bool:
+    identity = trace.identity
+    return (
+        int(header["pid"]) == identity.pid
+        and int(header["rank"]) == identity.rank
+        and int(header["attempt"]) == identity.attempt
+        and _text(header["run_id"]) == identity.run_id.encode()[:63].decode("utf-8", "replace")
+        and _text(header["boot_id"]) == identity.boot_id[:39]
+    )
+
+
+def _text(value: bytes) -> str:
+    return bytes(value).partition(b"\0")[0].decode("utf-8", "replace")
+
+
+def _view(path: str, content: bytes, header: np.void) -> ArenaView:
+    losses = header["losses"]["dropped_by_kind"]
+    view = ArenaView(
+        path=path,
+        pid=int(header["pid"]),
+        is_alive=_runs(int(header["pid"]), int(header["process_start_ticks"])),
+        step=int(header["step"]),
+        phase=name_of(int(header["phase"]), PHASE_NAMES, "phase"),
+        finished_step_count=int(header["finished_steps"]),
+        drain_beat_ns=int(header["drain_beat_ns"]),
+        dropped_by_kind={kind_name(int(kind)): int(losses[kind]) for kind in np.flatnonzero(losses)},
+    )
+    threads = _records(
+        content,
+        int(header["thread_records_offset"]),
+        _THREAD,
+        int(header["thread_record_bytes"]),
+        int(header["thread_record_count"]),
+    )
+    parts = []
+    # Rings that lie over each other would make more spans than there are bytes.
+    budget = len(content) // _SPAN.itemsize
+    for thread in threads:
+        if thread["state"] == 0:
+            continue
+        part = _unread(content, thread, header)
+        budget -= 0 if part is None else len(part)
+        if part is not None and budget >= 0:
+            parts.append(part)
+        view.open_spans += _open_spans(content, thread, header)[: _MOST_OPEN_SPANS - len(view.open_spans)]
+    spans = SpanColumns.concatenate(parts)
+    view.unread = spans.take(first_of_each(spans.ring_id, spans.ring_index))
+    return view
+
+
+def _records(content: bytes, offset: int, kind: np.dtype[np.void], size: int, count: int) -> Array:
+    """`count` records, `size` bytes apart, as far as they lie inside the memory."""
+    if count <= 0 or offset < 0 or offset + size * count > len(content) or kind.itemsize > size:
+        return np.empty(0, kind)
+    rows = np.frombuffer(content, np.uint8, size * count, offset).reshape(count, size)[:, : kind.itemsize]
+    return np.ascontiguousarray(rows).view(kind).reshape(count)
+
+
+def _to_ns(ticks: Array, header: np.void) -> Array | None:
+    """Ticks as CLOCK_MONOTONIC ns by the last reading of the clocks; None if that makes no sense."""
+    clock = header["clock"]
+    ns_per_tick = float(clock["ns_per_tick"])
+    if not (math.isfinite(ns_per_tick) and 0 < ns_per_tick < 1e6):
+        return None
+    away = (ticks.astype(np.float64) - float(clock["ticks"])) * ns_per_tick
+    away[~(np.abs(away) < _LARGEST_NS)] = _LARGEST_NS
+    if ns_per_tick == 1.0:
+        exact = ticks - clock["ticks"]
+        away = np.where(np.abs(away) < _LARGEST_NS, exact, _LARGEST_NS)
+    return np.asarray(away.astype(np.int64) + int(clock["monotonic_ns"]) % (1 << 61))
+
+
+def _unread(content: bytes, thread: np.void, header: np.void) -> SpanColumns | None:
+    """What a ring holds that the drain thread had not taken."""
+    capacity, write, read = int(thread["ring_capacity"]), int(thread["write_index"]), int(thread["read_index"])
+    if capacity == 0 or capacity & (capacity - 1) or write >= 1 << 62 or not 0 < write - read <= capacity:
+        return None
+    ring = _records(content, int(thread["ring_offset"]), _SPAN, int(header["span_bytes"]), capacity)
+    if len(ring) == 0:
+        return None
+    index = np.arange(read, write, dtype=np.int64)
+    rows = ring[index % capacity]
+    start_ns, end_ns = _to_ns(rows["start"], header), _to_ns(rows["end"], header)
+    if start_ns is None or end_ns is None:
+        return None
+    spans = _columns(rows, start_ns, end_ns, int(thread["ring_id"]), index)
+    return spans.take((spans.duration_ns >= 0) & (spans.duration_ns < _LARGEST_NS) & (np.abs(start_ns) < _LARGEST_NS))
+
+
+def _columns(rows: Array, start_ns: Array, end_ns: Array, ring_id: int, index: Array) -> SpanColumns:
+    kind = rows["kind"]
+    is_metric = kind == _METRIC_KIND
+    # csrc/format/span.h, is_communication: sends, receives and collectives have a communicator in place of a name.
+    is_communication = (kind >= min(*SENDS, *RECVS)) & (kind <= 14)
+    zeros = np.zeros(len(rows), np.int64)
+    value = np.ascontiguousarray(np.stack([rows["comm_seq"], rows["peer"].view(np.uint32)], axis=1)).view("<f8")[:, 0]
+    return SpanColumns(
+        start_ns=start_ns,
+        duration_ns=end_ns - start_ns,
+        # Events of the GPU died with the process.
+        device_start_ns=zeros,
+        device_duration_ns=zeros,
+        has_device_times=zeros.astype(np.bool_),
+        kind=kind,
+        step=rows["step"].astype(np.int64),
+        time_source=zeros.astype(np.uint8),
+        flags=rows["flags"],
+        microbatch=rows["microbatch"].astype(np.int32),
+        chunk=rows["chunk"].astype(np.int32),
+        op_index=rows["op_index"].astype(np.int32),
+        track_id=rows["track_id"].astype(np.int32),
+        name_id=np.where(is_communication, 0, rows["name_or_comm_id"]).astype(np.int32),
+        comm_id=np.where(is_communication, rows["name_or_comm_id"], 0).astype(np.int32),
+        comm_seq=np.where(is_metric, 0, rows["comm_seq"]).astype(np.int64),
+        peer=np.where(is_metric, -1, rows["peer"]).astype(np.int32),
+        payload_bytes=rows["payload_high"].astype(np.int64) << 32 | rows["payload_low"],
+        metric_value=np.where(is_metric, value, 0.0),
+        ring_id=np.full(len(rows), ring_id, np.int64),
+        ring_index=index,
+    )
+
+
+def _open_spans(content: bytes, thread: np.void, header: np.void) -> list[OpenSpan]:
+    slots = _records(content, int(thread["slots_offset"]), _SLOT, int(header["slot_bytes"]), int(thread["slot_count"]))
+    # An odd sequence: died, or was copied, in the middle of writing it.
+    slots = slots[(slots["state"] & _SLOT_STATE_MASK == _SLOT_OPEN) & (slots["sequence"] % 2 == 0)]
+    starts = _to_ns(slots["span"]["start"], header)
+    return [
+        OpenSpan(
+            kind=kind_name(int(slot["kind"])),
+            step=int(slot["step"]),
+            microbatch=int(slot["microbatch"]),
+            thread=_text(thread["name"]) or str(int(thread["thread_id"])),
+            start_ns=None if starts is None or slot["start"] == 0 else int(starts[row]),
+        )
+        for row, slot in enumerate(slots["span"][:_MOST_OPEN_SPANS])
+    ]
+
+
+def _runs(pid: int, start_ticks: int) -> bool:
+    """True if the process is there and is no later one with the same number."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
+        # Field 22 of the line, counted from 1; what follows the name begins with field 3. A zombie records no more.
+        return int(fields[19]) == start_ticks and fields[0] not in ("Z", "X")
+    except (OSError, ValueError, IndexError):
+        return False
