@@ -2,8 +2,8 @@
 
 #include <fcntl.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
-#include <sys/statvfs.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -98,6 +98,11 @@ std::optional<std::string> live_owner(const std::string& path) {
 
 /// A new file of this size with every page in place and locked by us, or why not.
 Result<int> create_file(const std::string& path, std::size_t bytes) {
+  // Growing a file beyond the process's limit is SIGXFSZ, which ends the job.
+  struct rlimit limit{};
+  if (::getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur < bytes) {
+    return Error{"the process may write files of " + std::to_string(limit.rlim_cur >> 10) + " KiB only (ulimit -f)"};
+  }
   const int fd = ::open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
   if (fd < 0) return Error{error_text(errno)};
   struct flock lock = write_lock();

@@ -14,6 +14,7 @@ namespace {
 
 constexpr std::uint32_t kMaxGeneration = 0xffff'ffff / (OpenSlot::kStateMask + 1);
 constexpr std::uint64_t kSampledBit = 1;
+constexpr std::uint16_t kMaxOpIndex = 0xffff;  // saturates
 constexpr int kStateBits = 2;
 
 // The recorder whose arena a forked child has to let go of.
@@ -82,7 +83,7 @@ Recorder::~Recorder() {
 void Recorder::resume() noexcept {
   if (is_closed_ || g_recorder.load() != this) return;
   // A step that was open when recording paused has no meaningful end.
-  must_forget_step_.store(true, std::memory_order_relaxed);
+  if (!is_recording()) must_forget_step_.store(true, std::memory_order_relaxed);
   set_recording_state(RecordingState::kRecording);
 }
 
@@ -115,7 +116,8 @@ std::uint64_t Recorder::dropped_spans() const noexcept {
   return sum;
 }
 
-std::uint16_t Recorder::next_op_index(Kind kind, std::uint32_t step, std::uint16_t thread) noexcept {
+[[gnu::always_inline]] inline std::uint16_t Recorder::next_op_index(Kind kind, std::uint32_t step,
+                                                                    std::uint16_t thread) noexcept {
   OpCount& ops = op_counts_[static_cast<std::size_t>(kind)];
   const std::uint64_t first = std::uint64_t{step} << 32;
   const std::uint16_t owner = ops.owner.load(std::memory_order_relaxed);
@@ -123,14 +125,15 @@ std::uint16_t Recorder::next_op_index(Kind kind, std::uint32_t step, std::uint16
     const std::uint64_t now = ops.count.load(std::memory_order_relaxed);
     const std::uint64_t index = step_of(now) == step ? now : first;
     ops.count.store(index + 1, std::memory_order_relaxed);
-    return static_cast<std::uint16_t>(std::min<std::uint64_t>(index & 0xffff'ffff, 0xffff));
+    return static_cast<std::uint16_t>(std::min<std::uint64_t>(index & 0xffff'ffff, kMaxOpIndex));
   }
   return next_shared_op_index(ops, first, owner, thread);
 }
 
-std::uint16_t Recorder::next_shared_op_index(OpCount& ops, std::uint64_t first, std::uint16_t owner,
-                                             std::uint16_t thread) noexcept {
-  if (owner == OpCount::kNobody && ops.owner.compare_exchange_strong(owner, thread, std::memory_order_relaxed)) {
+[[gnu::noinline]] std::uint16_t Recorder::next_shared_op_index(OpCount& ops, std::uint64_t first, std::uint16_t owner,
+                                                               std::uint16_t thread) noexcept {
+  if (owner == OpCount::kNobody && thread != OpCount::kNoThread &&
+      ops.owner.compare_exchange_strong(owner, thread, std::memory_order_relaxed)) {
     ops.count.store(first + 1, std::memory_order_relaxed);
     return 0;
   }
@@ -141,7 +144,7 @@ std::uint16_t Recorder::next_shared_op_index(OpCount& ops, std::uint64_t first, 
   do {
     index = step_of(now) == step_of(first) ? now : first;
   } while (!ops.count.compare_exchange_weak(now, index + 1, std::memory_order_relaxed));
-  return static_cast<std::uint16_t>(std::min<std::uint64_t>(index & 0xffff'ffff, 0xffff));
+  return static_cast<std::uint16_t>(std::min<std::uint64_t>(index & 0xffff'ffff, kMaxOpIndex));
 }
 
 std::uint32_t Recorder::enqueue(Kind kind, const SpanIds& ids, std::int64_t now_ticks) noexcept {
@@ -161,34 +164,27 @@ Token Recorder::begin_recording(Kind kind, const SpanIds& ids) noexcept {
   }
   const std::uint64_t word = step_word_.load(std::memory_order_relaxed);
   const bool is_sampled = (word & kSampledBit) != 0;
-  Span span;
-  span.step = step_of(word);
-  span.kind = kind;
-  span.flags = flags_of(word) | ids.flags;
-  span.microbatch = ids.microbatch;
-  span.chunk = ids.chunk;
-  span.track_id = ids.track_id;
-  span.peer = ids.peer;
-  span.set_payload_bytes(ids.payload_bytes);
-  if (!is_communication(kind)) {
-    span.name_or_comm_id = ids.name_id;
-  } else {
+  std::uint16_t flags = flags_of(word) | ids.flags;
+  std::uint16_t name_or_comm_id = ids.name_id;
+  std::uint32_t comm_seq = 0;
+  std::int64_t start_ticks = 0;
+  if (is_communication(kind)) {
     // A hung op must show since when it waits, so the clock is read for these in every step.
-    span.start = clock_.ticks();
-    span.name_or_comm_id = ids.comm_id;
-    span.comm_seq = ids.comm_id != kNoId ? enqueue(kind, ids, span.start) : ids.comm_seq;
+    start_ticks = clock_.ticks();
+    name_or_comm_id = ids.comm_id;
+    comm_seq = ids.comm_id != kNoId ? enqueue(kind, ids, start_ticks) : ids.comm_seq;
   }
   ThreadSlots* thread = this->thread();
-  if (thread == nullptr) [[unlikely]] {
-    drop(kind);
-    return 0;
-  }
+  std::uint16_t op_index = 0;
   if (is_sampled) {
-    span.op_index = next_op_index(kind, span.step, thread->index);
-    if (span.op_index == 0xffff) [[unlikely]]
-      span.flags |= span_flag::kSaturated;
+    // Counted before anything is dropped: an index is a launch, not a record of one.
+    op_index = next_op_index(kind, step_of(word), thread != nullptr ? thread->index : OpCount::kNoThread);
+    if (op_index == kMaxOpIndex) [[unlikely]]
+      flags |= span_flag::kSaturated;
   }
-  if (thread->free_count == 0 && !thread->collect_remote_frees()) [[unlikely]] {
+  if (ids.payload_bytes > kMaxPayloadBytes) [[unlikely]]
+    flags |= span_flag::kSaturated;
+  if (thread == nullptr || (thread->free_count == 0 && !thread->collect_remote_frees())) [[unlikely]] {
     drop(kind);
     return 0;
   }
@@ -196,8 +192,15 @@ Token Recorder::begin_recording(Kind kind, const SpanIds& ids) noexcept {
   OpenSlot& slot = thread->slots[index];
   const std::uint32_t generation = ((slot.state.load(std::memory_order_relaxed) >> kStateBits) + 1) & kMaxGeneration;
   slot.is_recorded.store(is_sampled ? 1 : 0, std::memory_order_relaxed);
-  if (is_sampled) span.start = clock_.ticks();
-  write_slot_span(slot, span);
+  SpanWords words{};
+  words[span_word::kStepKindFlags] = pack_step(step_of(word), kind, flags);
+  words[span_word::kIndices] = pack_indices(ids.microbatch, ids.chunk, op_index, ids.track_id);
+  words[span_word::kNamePayload] = pack_name_payload(name_or_comm_id, std::min(ids.payload_bytes, kMaxPayloadBytes));
+  words[span_word::kSequencePeer] = pack_sequence_peer(comm_seq, ids.peer);
+  // The last thing before the span is visible, the first at its end: what recording costs stays outside.
+  if (is_sampled && start_ticks == 0) start_ticks = clock_.ticks();
+  words[span_word::kStart] = static_cast<std::uint64_t>(start_ticks);
+  write_slot_span(slot, words);
   // release: pairs with the acquire of whoever ends or reads the span.
   slot.state.store(generation << kStateBits | OpenSlot::kOpen, std::memory_order_release);
   thread->push_open(index);
@@ -234,14 +237,14 @@ void Recorder::end_recording(Token token, std::uint16_t flags) noexcept {
   }
   ThreadSlots* thread = registry_->current();
   if (slot->is_recorded.load(std::memory_order_relaxed) != 0) {
-    Span span = load_slot_span(*slot);
-    span.end = is_recorded ? now_ticks : clock_.ticks();
-    span.flags |= flags;
+    SpanWords words = load_slot_span(*slot);
+    words[span_word::kEnd] = static_cast<std::uint64_t>(is_recorded ? now_ticks : clock_.ticks());
     if (thread != owner) {
-      span.flags |= span_flag::kOtherThread;
+      flags |= span_flag::kOtherThread;
       if (thread == nullptr) thread = registry_->attach();
     }
-    push(thread, span);
+    words[span_word::kStepKindFlags] |= std::uint64_t{flags} << span_word::kFlagsShift;
+    push(thread, words);
   }
   // release: pairs with the acquire of the owner, which may write the slot again.
   slot->state.store(generation | OpenSlot::kFree, std::memory_order_release);
@@ -254,16 +257,16 @@ void Recorder::end_recording(Token token, std::uint16_t flags) noexcept {
   }
 }
 
-void Recorder::push(ThreadSlots* thread, const Span& span) noexcept {
+void Recorder::push(ThreadSlots* thread, const SpanWords& words) noexcept {
   if (thread == nullptr) [[unlikely]]
-    return drop(span.kind);
+    return drop(kind_of(words));
   const std::uint64_t write = thread->write_index;
   if (write - thread->seen_read_index > thread->ring_mask) [[unlikely]] {
     // acquire: pairs with the drain thread's release: it has copied what is overwritten now.
     thread->seen_read_index = thread->record->read_index.load(std::memory_order_acquire);
-    if (write - thread->seen_read_index > thread->ring_mask) return drop(span.kind);
+    if (write - thread->seen_read_index > thread->ring_mask) return drop(kind_of(words));
   }
-  thread->ring[write & thread->ring_mask] = span;
+  store_words<std::memory_order_relaxed>(thread->ring[write & thread->ring_mask], words);
   thread->write_index = write + 1;
   thread->record->write_index.store(write + 1, std::memory_order_release);  // pairs with the drain thread's acquire
 }
@@ -276,7 +279,7 @@ void Recorder::annotate(Token token, const SpanIds& ids) noexcept {
   const auto open = static_cast<std::uint32_t>(token) << kStateBits | OpenSlot::kOpen;
   // acquire: pairs with the release that opened the slot.
   if (slot->state.load(std::memory_order_acquire) != open) return count(header().losses.stale_tokens);
-  Span span = load_slot_span(*slot);
+  Span span = to_span(load_slot_span(*slot));
   const bool is_comm = is_communication(span.kind);
   if (ids.microbatch != kNoIndex) span.microbatch = ids.microbatch;
   if (ids.chunk != kNoIndex) span.chunk = ids.chunk;
@@ -293,7 +296,7 @@ void Recorder::annotate(Token token, const SpanIds& ids) noexcept {
     whole.comm_seq = span.comm_seq;
     span.comm_seq = enqueue(span.kind, whole, span.start);
   }
-  write_slot_span(*slot, span);
+  write_slot_span(*slot, to_words(span));
 }
 
 Token Recorder::current() noexcept {
@@ -321,7 +324,7 @@ void Recorder::metric(std::uint16_t name_id, double value) noexcept {
   span.flags = flags_of(word);
   span.name_or_comm_id = name_id;
   span.set_metric_value(value);
-  push(thread(), span);
+  push(thread(), to_words(span));
 }
 
 }  // namespace smon_rt

@@ -17,6 +17,7 @@
 #include "record/interner.h"
 #include "record/sampling.h"
 #include "record/sequences.h"
+#include "record/span_words.h"
 #include "record/step_log.h"
 #include "record/thread_registry.h"
 
@@ -130,7 +131,7 @@ class Recorder {
   OpenSlot* slot_of(Token token, ThreadSlots** owner) noexcept;
   std::uint32_t enqueue(Kind kind, const SpanIds& ids, std::int64_t now_ticks) noexcept;
   ThreadSlots* thread() noexcept;
-  void push(ThreadSlots* thread, const Span& span) noexcept;
+  void push(ThreadSlots* thread, const SpanWords& words) noexcept;
   void finish_step(std::int64_t now_ticks) noexcept;
   void drop(Kind kind) noexcept;
 
@@ -139,6 +140,7 @@ class Recorder {
   struct OpCount {
     static constexpr std::uint16_t kNobody = 0xffff;
     static constexpr std::uint16_t kShared = 0xfffe;
+    static constexpr std::uint16_t kNoThread = 0xfffd;  // has no ring: never an owner
     std::atomic<std::uint64_t> count{0};  // step << 32 | launches, so that a step's first op needs no reset
     std::atomic<std::uint16_t> owner{kNobody};
   };

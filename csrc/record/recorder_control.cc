@@ -67,7 +67,7 @@ void Recorder::finish_step(std::int64_t now_ticks) noexcept {
   span.kind = Kind::kStep;
   span.flags = static_cast<std::uint16_t>((open_step_.is_warmup ? span_flag::kWarmup : 0) |
                                           (open_step_.is_counted ? span_flag::kStepCounted : 0));
-  push(thread(), span);
+  push(thread(), to_words(span));
 }
 
 void Recorder::set_phase(Phase phase) noexcept {
