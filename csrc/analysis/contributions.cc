@@ -47,7 +47,7 @@ Contribution contribution_of(const WhatIf& what_if, const WorkerSet& set, const 
   result.added_ns = mean(added.last);
   result.ratio = (range.nodelay_ns - result.removed_ns) / loss;
   result.added_ratio = (result.added_ns - range.ideal_ns) / loss;
-  result.removed_step_ns = removed.optimizer;
+  result.removed_step_ns = removed.last;
   return result;
 }
 
@@ -80,7 +80,7 @@ std::vector<Removal> removals(const WhatIf& what_if, std::pair<std::size_t, std:
   add("worker", what_if.nodelay_except(worker));
   add("stage", what_if.nodelay_except([&](const Op& op) { return static_cast<std::size_t>(op.stage) == worst_stage; }));
   std::vector<StepEnds> ends = what_if.simulator().replay_all(scenarios);
-  for (std::size_t i = 0; i < ends.size(); ++i) result[i].step_ns = std::move(ends[i].optimizer);
+  for (std::size_t i = 0; i < ends.size(); ++i) result[i].step_ns = std::move(ends[i].last);
   return result;
 }
 

@@ -61,6 +61,13 @@ class Matcher {
     return result;
   }
 
+  // Why fewer are counted than were recorded.
+  static std::string never_launched(std::size_t count, Kind compute, bool is_send) {
+    if (count == 0) return "";
+    return " (" + std::to_string(count) + " more " + (is_send ? "ended before its first " : "started after its last ") +
+           std::string(kind_name(compute)) + " had)";
+  }
+
   Result<void> match_computes(std::int32_t stage, const Transfer& transfer, Kind kind) {
     const bool is_send = kind == transfer.send;
     const std::vector<OpIndex> ops = launched(stage, transfer.compute, kind, is_send);
@@ -71,6 +78,7 @@ class Matcher {
       return Error{"stage " + std::to_string(stage) + " has " + std::to_string(ops.size()) + " " +
                    std::string(kind_name(kind)) + " for " + std::to_string(compute_count) + " " +
                    std::string(kind_name(transfer.compute)) +
+                   never_launched(lane_.stage(stage).of(kind).size() - ops.size(), transfer.compute, is_send) +
                    (at_end ? ": expected as many, one fewer, or none" : ": expected as many")};
     }
     // With virtual stages the first recv of stage 0 may be unrecorded: the model's input comes from no peer.

@@ -38,6 +38,9 @@ class ArrowBatch {
     }
     capsules_ = batch.attr("__arrow_c_array__")();
     if (capsules_.size() != 2) throw py::type_error("__arrow_c_array__ must return a schema and an array capsule");
+    if (schema().release == nullptr || array().release == nullptr) {
+      throw AnalysisError{"the Arrow record batch was released before: hand each one over once"};
+    }
   }
 
   const ArrowSchema& schema() const { return *get<ArrowSchema>(0, "arrow_schema"); }
@@ -57,7 +60,11 @@ class ArrowBatch {
 JobLayout layout_of(const py::dict& meta) {
   auto size = [&](const char* key) {
     if (!meta.contains(key)) throw AnalysisError{std::string("meta lacks ") + key};
-    return meta[key].cast<std::int32_t>();
+    try {
+      return meta[key].cast<std::int32_t>();
+    } catch (const py::cast_error&) {
+      throw AnalysisError{std::string(key) + " must be an integer below 2^31"};
+    }
   };
   return {size("dp_size"), size("pp_size"), size("tp_size"), size("cp_size"), size("vpp_size"), size("world_size")};
 }

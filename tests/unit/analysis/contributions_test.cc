@@ -75,7 +75,7 @@ TEST(Contribution, IsTheShareOfTheLossThatReplayingWithoutTheWorkersGivesBack) {
   EXPECT_EQ(result.workers, (Workers{{1, 0}}));
   EXPECT_EQ(result.removed_ns, mean(removed.last));
   EXPECT_EQ(result.added_ns, mean(added.last));
-  EXPECT_EQ(result.removed_step_ns, removed.optimizer);
+  EXPECT_EQ(result.removed_step_ns, removed.last);
   EXPECT_EQ(result.ratio, (range.nodelay_ns - mean(removed.last)) / loss);
   EXPECT_EQ(result.added_ratio, (mean(added.last) - range.ideal_ns) / loss);
   EXPECT_GT(result.ratio, 0.5) << "this worker is the slow one";
@@ -107,7 +107,7 @@ TEST(Removals, EachIsTheReplayWithoutDelaysAndWithoutItsCause) {
   ReplayCounter counter(kNoProgress, 0);
   const std::vector<Removal> result = removals(job.what_if, {1, 0}, 2, counter);
   const auto without = [&](const OpPredicate& becomes_ideal) {
-    return job.what_if.simulator().replay(job.what_if.nodelay_except(becomes_ideal)).optimizer;
+    return job.what_if.simulator().replay(job.what_if.nodelay_except(becomes_ideal)).last;
   };
   const auto any_of = [&](auto... kinds) { return without([=](const Op& op) { return ((op.kind == kinds) || ...); }); };
   WorkerSet worker(3, 3);
@@ -118,8 +118,8 @@ TEST(Removals, EachIsTheReplayWithoutDelaysAndWithoutItsCause) {
       {"gc", any_of(Kind::kGc)},
       {"optimizer", any_of(Kind::kOptimizer)},
       {"all", job.ideal_ns()},
-      {"sequence_length", job.what_if.simulator().replay(job.what_if.nodelay_with_even_microbatches()).optimizer},
-      {"worker", job.what_if.simulator().replay(job.what_if.nodelay_except(worker)).optimizer},
+      {"sequence_length", job.what_if.simulator().replay(job.what_if.nodelay_with_even_microbatches()).last},
+      {"worker", job.what_if.simulator().replay(job.what_if.nodelay_except(worker)).last},
       {"stage", without([](const Op& op) { return op.stage == 2; })}};
   ASSERT_EQ(result.size(), expected.size());
   ASSERT_EQ(static_cast<int>(result.size()), removal_replay_count());

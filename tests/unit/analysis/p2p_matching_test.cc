@@ -128,6 +128,14 @@ TEST(P2pMatching, AMiddleStageThatLacksASendIsAnError) {
   EXPECT_EQ(match(lane, 3).error, "stage 1 has 3 forward_send for 4 forward_compute: expected as many");
 }
 
+TEST(P2pMatching, TheErrorSaysHowManyWereNotCountedAndWhy) {
+  Lane lane = pipeline(3, 4);
+  lane.at(Kind::kForwardSend, 1, 0).end_ns = lane.at(Kind::kForwardCompute, 1, 0).end_ns - 60'000;
+  EXPECT_EQ(match(lane, 3).error,
+            "stage 1 has 3 forward_send for 4 forward_compute (1 more ended before its first forward_compute had): "
+            "expected as many");
+}
+
 TEST(P2pMatching, AMiddleStageWithoutAnyRecvIsAnError) {
   Lane lane = pipeline(3, 4);
   lane.erase_if([](const Op& op) { return op.kind == Kind::kBackwardRecv && op.stage == 1; });
