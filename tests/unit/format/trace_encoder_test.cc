@@ -1,0 +1,138 @@
+#include "format/trace_encoder.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <string>
+#include <vector>
+
+#include "collected_trace.h"
+#include "format/trace_reader.h"
+#include "simulated_steps.h"
+#include "trace_samples.h"
+
+namespace smon_rt {
+namespace {
+
+using test::collect;
+using test::CollectedTrace;
+
+double bytes_per_span(const std::vector<Span>& spans, std::size_t batch_size) {
+  std::string out;
+  for (std::size_t i = 0; i < spans.size(); i += batch_size) {
+    append_spans(out, 1, i, std::span(spans).subspan(i, std::min(batch_size, spans.size() - i)));
+  }
+  EXPECT_TRUE(test::equal(collect(out).all_spans(), spans));
+  return static_cast<double>(out.size()) / static_cast<double>(spans.size());
+}
+
+TEST(TraceEncoder, SpansOfATrainingStepTakeAtMost12BytesEach) {
+  for (const bool has_gpu : {false, true}) {
+    const std::vector<Span> spans = test::SimulatedSteps(has_gpu).make(40);
+    for (const std::size_t batch_size : {128, 256, 512, 1024, 2048}) {
+      const double bytes = bytes_per_span(spans, batch_size);
+      std::printf("%s, %4zu spans at a time: %.2f bytes a span\n", has_gpu ? "with device times" : "host times only",
+                  batch_size, bytes);
+      // Small batches pay for their table of shapes; with device times only large ones get there.
+      if (has_gpu ? batch_size == 2048 : batch_size >= 128) {
+        EXPECT_LE(bytes, 12.0) << batch_size << (has_gpu ? " with device times" : "");
+      }
+    }
+  }
+}
+
+TEST(TraceEncoder, EverySortOfPacketReadsBackAsItWasWritten) {
+  const std::vector<Span> spans = test::SimulatedSteps(true).make(2);
+  const CollectedTrace trace = collect(test::sample_file(spans));
+  EXPECT_EQ(trace.damages, std::vector<test::Damage>{});
+  EXPECT_EQ(trace.identities, std::vector{test::sample_identity()});
+  EXPECT_EQ(trace.names, std::vector{test::sample_names()});
+  ASSERT_EQ(trace.step_times.size(), 1U);
+  EXPECT_EQ(trace.step_times[0], test::sample_step_times());
+  ASSERT_EQ(trace.clock_snapshots.size(), 1U);
+  EXPECT_EQ(trace.clock_snapshots[0], (TraceClockSnapshot{-5, 123'456'789, 1'700'000'000'000'000'000, 40}));
+  ASSERT_EQ(trace.clock_maps.size(), 1U);
+  EXPECT_EQ(trace.clock_maps[0], (TraceClockMap{"GPU-1", -1, 60'000'000'000, -1.5e12, 1.0000001, 15'000, 3, "event"}));
+  ASSERT_EQ(trace.losses.size(), 1U);
+  EXPECT_EQ(trace.losses[0],
+            (TraceLosses{{{1, 5}, {23, 1'000'000'000'000}}, 1, 2, 3, 4, 5, 6, "No space left on device"}));
+  ASSERT_EQ(trace.costs.size(), 1U);
+  EXPECT_EQ(trace.costs[0], (TraceRecorderCost{1, 2, 3, 4, 5, 6.5, -7.25}));
+  EXPECT_EQ(trace.ends, std::vector<std::string>{"stop"});
+  EXPECT_TRUE(trace.summary.has_end);
+  EXPECT_TRUE(test::equal(trace.all_spans(), spans));
+}
+
+TEST(TraceEncoder, SpansWithAnyValuesReadBackExactly) {
+  for (std::uint64_t seed = 0; seed < 300; ++seed) {
+    const std::vector<Span> spans = test::random_spans(1 + seed * 7 % 90, seed);
+    std::string out;
+    append_spans(out, static_cast<std::uint32_t>(seed), ~seed, spans);
+    const CollectedTrace trace = collect(out);
+    ASSERT_EQ(trace.damages, std::vector<test::Damage>{}) << seed;
+    ASSERT_EQ(trace.batches.size(), 1U);
+    EXPECT_EQ(trace.batches[0].ring_id, seed);
+    EXPECT_EQ(trace.batches[0].first_index, ~seed);
+    ASSERT_TRUE(test::equal(trace.batches[0].spans, spans)) << seed;
+  }
+}
+
+TEST(TraceEncoder, ManySpansBecomePacketsWithConsecutiveIndices) {
+  // Spans that repeat, then some that never do.
+  std::vector<Span> spans = test::SimulatedSteps(true).make(45);
+  const std::vector<Span> others = test::random_spans(1500, 5);
+  spans.insert(spans.end(), others.begin(), others.end());
+  std::string out;
+  append_spans(out, 8, 100, spans);
+  const CollectedTrace trace = collect(out);
+  std::uint64_t next = 100;
+  for (const test::CollectedBatch& batch : trace.batches) {
+    EXPECT_EQ(batch.first_index, next);
+    EXPECT_LE(batch.spans.size(), kSpansPerPacket);
+    next += batch.spans.size();
+  }
+  EXPECT_GE(trace.batches.size(), 4U);
+  EXPECT_TRUE(test::equal(trace.all_spans(), spans));
+}
+
+TEST(TraceEncoder, NothingIsWrittenForNoSpansAndNoSteps) {
+  std::string out;
+  append_spans(out, 1, 0, {});
+  append_step_times(out, {});
+  EXPECT_EQ(out, "");
+}
+
+TEST(TraceEncoder, WhatIsThereAlreadyStaysAsItIs) {
+  const std::vector<Span> spans = test::random_spans(50, 9);
+  const std::string alone = test::sample_file(spans);
+  std::string out = alone;
+  out += test::sample_file(spans);
+  EXPECT_EQ(out, alone + alone);
+  std::string appended = "before";
+  append_end(appended, "stop");
+  EXPECT_TRUE(appended.starts_with("before"));
+}
+
+TEST(TraceEncoder, EqualRecordsAreEqualBytes) {
+  const std::vector<Span> spans = test::SimulatedSteps(false).make(1);
+  EXPECT_EQ(test::sample_file(spans), test::sample_file(spans));
+}
+
+TEST(TraceEncoder, EmptyRecordsAreWrittenAndRead) {
+  std::string out;
+  append_identity(out, {});
+  append_names(out, {});
+  append_losses(out, {});
+  append_clock_map(out, {});
+  append_end(out, "");
+  const CollectedTrace trace = collect(out);
+  EXPECT_EQ(trace.damages, std::vector<test::Damage>{});
+  EXPECT_EQ(trace.identities, std::vector<TraceIdentity>(1));
+  EXPECT_EQ(trace.losses, std::vector<TraceLosses>(1));
+  EXPECT_EQ(trace.clock_maps, std::vector<TraceClockMap>(1));
+  EXPECT_EQ(trace.ends, std::vector<std::string>{""});
+}
+
+}  // namespace
+}  // namespace smon_rt
