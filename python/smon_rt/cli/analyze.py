@@ -5,7 +5,6 @@ from __future__ import annotations
 import glob
 import math
 import os
-import re
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 import click
 
+from smon_rt.cli.arguments import step_range
 from smon_rt.errors import SmonError, TraceError
 
 if TYPE_CHECKING:
@@ -22,21 +22,6 @@ if TYPE_CHECKING:
 Progress = Callable[[int, int], None]
 EXIT_THRESHOLD = 1
 EXIT_BAD_INPUT = 2
-
-
-def _steps(_context: click.Context, _parameter: click.Parameter, text: str | None) -> range | None:
-    """`20-40` or `20` as a range; a range answers `in` without holding every number."""
-    if text is None:
-        return None
-    # 18 digits hold every step, and Python refuses to read some thousand.
-    match = re.fullmatch(r"\s*([0-9]{1,18})\s*(?:-\s*([0-9]{1,18})\s*)?", text)
-    if match is None:
-        raise click.BadParameter(f"{text!r} is no step range: write A-B, e.g. 20-40")
-    first, last = match.groups()
-    steps = range(int(first), int(last or first) + 1)
-    if not steps:
-        raise click.BadParameter(f"{text!r} is empty: the first step comes first")
-    return steps
 
 
 def _finite(_context: click.Context, _parameter: click.Parameter, value: float | None) -> float | None:
@@ -76,7 +61,7 @@ def _output_name(_context: click.Context, parameter: click.Parameter, name: str 
 @click.option(
     "--html", "html_path", metavar="FILE", callback=_output_name, help="Write one offline HTML page with plots."
 )
-@click.option("--steps", metavar="A-B", callback=_steps, help="Only these steps, both ends included.")
+@click.option("--steps", metavar="A-B", callback=step_range, help="Only these steps, both ends included.")
 @click.option("--quiet", is_flag=True, help="Print only the first line of the verdict, and no progress.")
 @click.option(
     "--gpu-hour-price",

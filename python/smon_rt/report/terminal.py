@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, TextIO
 
 from smon_rt.analysis.input_file import shown
@@ -22,11 +23,16 @@ def print_report(report: Report, *, stream: TextIO | None = None, with_tables: b
     """Writes the verdict, then the tables, to `stream` (stdout by default)."""
     stream = stream or sys.stdout
     tables = all_tables(report) if with_tables else []
+    lost = is_finite(report.slowdown.value) and report.slowdown.value >= WORTH_FIXING_SLOWDOWN
+    print_text(report.verdict.text, tables, stream=stream, headline_style="bold red" if lost else "bold green")
+
+
+def print_text(text: str, tables: Sequence[Table], *, stream: TextIO, headline_style: str = "") -> None:
+    """Writes labelled lines (`label words…`), then tables: styled in a terminal, plain elsewhere."""
     if stream.isatty():
-        _print_rich(report, tables, stream)
+        _print_rich(text, tables, stream, headline_style)
     else:
-        parts = [report.verdict.text, *(plain_table(table) for table in tables)]
-        _write(stream, "\n\n".join(parts) + "\n")
+        _write(stream, "\n\n".join([text, *(plain_table(table) for table in tables)]) + "\n")
 
 
 def print_headline(report: Report, heading: str | None, *, stream: TextIO) -> None:
@@ -63,7 +69,7 @@ def _write(stream: TextIO, text: str) -> None:
     stream.flush()
 
 
-def _print_rich(report: Report, tables: list[Table], stream: TextIO) -> None:
+def _print_rich(text: str, tables: Sequence[Table], stream: TextIO, headline_style: str) -> None:
     from rich.console import Console
     from rich.table import Table as RichTable
     from rich.text import Text
@@ -71,14 +77,12 @@ def _print_rich(report: Report, tables: list[Table], stream: TextIO) -> None:
     console = Console(file=stream, highlight=False)
     # Some terminals claim no width at all; on a narrow one its own wrapping reads better than a letter a line.
     console.width = max(console.width, _NARROWEST_COLUMNS)
-    lost = is_finite(report.slowdown.value) and report.slowdown.value >= WORTH_FIXING_SLOWDOWN
     verdict = RichTable.grid(padding=(0, 1))
     verdict.add_column(style="bold", no_wrap=True)
     verdict.add_column(overflow="fold")
-    for index, line in enumerate(report.verdict.text.splitlines()):
+    for index, line in enumerate(text.splitlines()):
         label, _, words = line.partition(" ")
-        style = ("bold red" if lost else "bold green") if index == 0 else ""
-        verdict.add_row(label, Text(words.strip(), style=style))
+        verdict.add_row(label, Text(words.strip(), style=headline_style if index == 0 else ""))
     console.print(verdict)
     for table in tables:
         _print_rich_table(console, table)

@@ -1,0 +1,31 @@
+"""What several commands take alike: paths and ranges of steps."""
+
+from __future__ import annotations
+
+import re
+
+import click
+
+
+def step_range(_context: click.Context, _parameter: click.Parameter, text: str | None) -> range | None:
+    """`20-40` or `20` as a range; a range answers `in` without holding every number."""
+    if text is None:
+        return None
+    # 18 digits hold every step, and Python refuses to read some thousand.
+    match = re.fullmatch(r"\s*([0-9]{1,18})\s*(?:-\s*([0-9]{1,18})\s*)?", text)
+    if match is None:
+        raise click.BadParameter(f"{text!r} is no step range: write A-B, e.g. 20-40")
+    first, last = match.groups()
+    steps = range(int(first), int(last or first) + 1)
+    if not steps:
+        raise click.BadParameter(f"{text!r} is empty: the first step comes first")
+    return steps
+
+
+def run_options(command: click.Command) -> click.Command:
+    """`--run` and `--attempt`: another run than the newest one of the directories."""
+    command.params += [
+        click.Option(["--run", "run_id"], metavar="ID", help="This run; the newest otherwise."),
+        click.Option(["--attempt"], metavar="N", type=click.IntRange(0), help="This attempt; the newest otherwise."),
+    ]
+    return command
