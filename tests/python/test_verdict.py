@@ -111,6 +111,16 @@ def test_launch_delays_are_named_and_priced() -> None:
     assert report.verdict.gpu_hours_lost == pytest.approx(1.02 * 20 * 16 / 3600)
 
 
+def test_launch_delays_larger_than_a_dominant_worker_come_first() -> None:
+    raw = make_raw(worker=(1, 2), removed={"worker": 0.98}, m_w_exact=0.98, worker_ratio=2.5)
+    assert report_of(raw).verdict.cause == "worker"
+    raw["step_time_s"]["base"] = [value + 2.0 for value in raw["step_time_s"]["base"]]
+    report = report_of(raw)
+    assert report.verdict.cause == "host_launch_delay"
+    assert "a step, and launch delays take 51 % of the step" in lines_of(report)["slowdown"]
+    assert [cause.cause for cause in report.causes][:2] == ["host_launch_delay", "worker"]
+
+
 def test_little_lost_changes_the_headline_and_hides_no_cause() -> None:
     report = report_of(make_raw(nodelay_s=1.08, delay_s=0.0, removed={"worker": 0.07}, m_w=0.9, m_w_exact=0.9))
     assert "no straggler worth fixing" in lines_of(report)["slowdown"]

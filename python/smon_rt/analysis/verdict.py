@@ -100,9 +100,16 @@ _TIME_KINDS = {
 def choose_cause(situation: Situation) -> Cause | None:
     """The cause to name, or None where nothing gives back enough of the step to be told from noise.
 
-    A dominant worker or stage comes first, then sequence lengths with evidence, then whatever gives back most.
+    A dominant worker or stage comes first, then sequence lengths with evidence, then whatever gives back most. They
+    are chosen by shares of a loss that launch delays are no part of: larger delays come before all of them.
     """
     named = [cause for cause in situation.causes if is_named(cause, situation.base_s)]
+    found = _choose_named(situation, named)
+    delay = next((cause for cause in named if cause.cause == "host_launch_delay"), None)
+    return delay if found and delay and delay.gain_s_per_step > found.gain_s_per_step else found
+
+
+def _choose_named(situation: Situation, named: list[Cause]) -> Cause | None:
     worker = next((cause for cause in named if cause.cause == "worker" and _worker_dominates(situation)), None)
     stage = next((cause for cause in named if cause.cause == "stage" and _stage_dominates(situation, cause)), None)
     if worker and stage:

@@ -112,13 +112,13 @@ def _slowdown_line(situation: Situation, cause: Cause | None) -> str:
     lost = percent(max(0.0, 1 - 1 / situation.slowdown) if situation.slowdown > 0 else None)
     gpus = f"{counted(situation.world, 'GPU')}{chr(39) if situation.world != 1 else chr(39) + 's'} time"
     value = f"{ratio(situation.slowdown)}{interval}"
-    if situation.is_worth_fixing:
-        return f"{value}: {lost} of {gpus} is lost, {seconds(excess_s)} a step"
-    loss = "nothing is lost" if lost == "nothing" else f"{lost} of {gpus}, {seconds(excess_s)} a step"
-    headline = f"{value}: no straggler worth fixing ({loss})"
+    delays = ""
     if cause is not None and cause.cause == "host_launch_delay":
-        headline += f", but launch delays take {percent(cause.gain_s_per_step / situation.base_s)} of the step"
-    return headline
+        delays = f"launch delays take {percent(cause.gain_s_per_step / situation.base_s)} of the step"
+    if situation.is_worth_fixing:
+        return f"{value}: {lost} of {gpus} is lost, {seconds(excess_s)} a step" + (f", and {delays}" if delays else "")
+    loss = "nothing is lost" if lost == "nothing" else f"{lost} of {gpus}, {seconds(excess_s)} a step"
+    return f"{value}: no straggler worth fixing ({loss})" + (f", but {delays}" if delays else "")
 
 
 def _cause_line(situation: Situation, cause: Cause | None) -> str:
