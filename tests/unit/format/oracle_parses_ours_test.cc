@@ -1,0 +1,184 @@
+// What we write, the official protobuf library reads, and finds the same values.
+
+#include <google/protobuf/descriptor.h>
+#include <google/protobuf/io/coded_stream.h>
+#include <gtest/gtest.h>
+
+#include <map>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "collected_trace.h"
+#include "format/crc32.h"
+#include "format/kind.h"
+#include "format/trace_encoder.h"
+#include "oracle_spans.h"
+#include "simulated_steps.h"
+#include "smon_rt/v1/trace.pb.h"
+#include "trace_samples.h"
+
+namespace smon_rt {
+namespace {
+
+v1::Trace parse(const std::string& bytes) {
+  v1::Trace trace;
+  EXPECT_TRUE(trace.ParseFromString(bytes));
+  return trace;
+}
+
+std::vector<Span> oracle_spans(const v1::Trace& trace) {
+  std::vector<Span> all;
+  for (const v1::TracePacket& packet : trace.packet()) {
+    if (!packet.has_spans()) continue;
+    const std::vector<Span> spans = test::OracleBatch(packet).spans();
+    all.insert(all.end(), spans.begin(), spans.end());
+  }
+  return all;
+}
+
+TEST(OracleParsesOurs, SpansOfStepsHoldTheSameValues) {
+  for (const bool has_gpu : {false, true}) {
+    const std::vector<Span> spans = test::SimulatedSteps(has_gpu).make(50);
+    std::string out;
+    append_spans(out, 4, 1'000'000, spans);
+    const v1::Trace trace = parse(out);
+    std::uint64_t index = 1'000'000;
+    for (const v1::TracePacket& packet : trace.packet()) {
+      EXPECT_EQ(packet.spans().ring_id(), 4U);
+      EXPECT_EQ(packet.spans().first_index(), index);
+      index += packet.spans().span_count();
+    }
+    EXPECT_TRUE(test::equal(oracle_spans(trace), spans));
+  }
+}
+
+TEST(OracleParsesOurs, SpansWithAnyValuesHoldTheSameValues) {
+  for (std::uint64_t seed = 1000; seed < 1200; ++seed) {
+    const std::vector<Span> spans = test::random_spans(1 + seed % 700, seed);
+    std::string out;
+    append_spans(out, 4, 0, spans);
+    ASSERT_TRUE(test::equal(oracle_spans(parse(out)), spans)) << seed;
+  }
+}
+
+TEST(OracleParsesOurs, PacketsCarryTheirStepsAndTheChecksumOfTheirBytes) {
+  std::vector<Span> spans = test::SimulatedSteps(false).make(3, 70);
+  std::string out;
+  append_spans(out, 1, 0, spans);
+  append_step_times(out, test::sample_step_times());
+  const v1::Trace trace = parse(out);
+  ASSERT_EQ(trace.packet_size(), 2);
+  EXPECT_EQ(trace.packet(0).first_step(), 70U);
+  EXPECT_EQ(trace.packet(0).last_step(), 72U);
+  EXPECT_EQ(trace.packet(1).first_step(), 10U);
+  EXPECT_EQ(trace.packet(1).last_step(), 12U);
+
+  google::protobuf::io::CodedInputStream stream(reinterpret_cast<const std::uint8_t*>(out.data()),
+                                                static_cast<int>(out.size()));
+  for (const v1::TracePacket& packet : trace.packet()) {
+    std::string payload;
+    std::uint32_t length = 0;
+    EXPECT_EQ(stream.ReadTag(), 0x0AU);
+    ASSERT_TRUE(stream.ReadVarint32(&length) && stream.ReadString(&payload, static_cast<int>(length)));
+    EXPECT_EQ(payload[0], 0x0D);
+    EXPECT_EQ(packet.crc32(), crc32(std::as_bytes(std::span(payload).subspan(5))));
+  }
+}
+
+TEST(OracleParsesOurs, IdentityHoldsTheSameValues) {
+  std::string out;
+  append_identity(out, test::sample_identity());
+  const v1::Trace trace = parse(out);
+  ASSERT_EQ(trace.packet_size(), 1);
+  const v1::Identity& identity = trace.packet(0).identity();
+  EXPECT_EQ(identity.run_id(), "run-7f3a");
+  EXPECT_EQ(identity.attempt(), 2U);
+  EXPECT_EQ(identity.file_index(), 1U);
+  EXPECT_EQ(identity.rank(), 9);
+  EXPECT_EQ(identity.world_size(), 32);
+  EXPECT_EQ(identity.local_rank(), 1);
+  EXPECT_EQ(identity.layout().ShortDebugString(),
+            "dp_rank: 1 stage: 2 cp_rank: 1 expert_dp_rank: 1 dp_size: 2 pp_size: 4 tp_size: 2 cp_size: 2 vpp_size: 1 "
+            "microbatch_count: 16 schedule: \"1f1b\"");
+  EXPECT_EQ(identity.host(), "node-03");
+  EXPECT_EQ(identity.boot_id(), "0b6f3c62-0000-4000-8000-1234567890ab");
+  EXPECT_EQ(identity.time_namespace(), 4026531834U);
+  EXPECT_EQ(identity.pid(), 4711);
+  EXPECT_EQ(identity.gpu_uuid(), "GPU-1");
+  EXPECT_EQ(identity.versions().size(), 3U);
+  EXPECT_EQ(identity.versions().at("torch"), "2.15.0");
+  EXPECT_EQ(identity.environment().at("CUDA_DEVICE_MAX_CONNECTIONS"), "1");
+  EXPECT_EQ(identity.environment().at("EMPTY"), "");
+  EXPECT_EQ(identity.sampling().sample_ratio(), 0.1);
+  EXPECT_EQ(identity.sampling().warmup_steps(), 3U);
+  EXPECT_EQ(identity.sampling().always_steps(), 20U);
+  EXPECT_EQ(identity.sampling().window_steps(), 4U);
+  ASSERT_EQ(identity.hooks_size(), 2);
+  EXPECT_TRUE(identity.hooks(0).installed());
+  EXPECT_EQ(identity.hooks(1).name(), "P2PCommunicator");
+  EXPECT_EQ(identity.hooks(1).reason(), "signature differs");
+  EXPECT_EQ(identity.clock_source(), v1::CLOCK_SOURCE_TSC);
+  EXPECT_EQ(identity.memory(), "tmpfs");
+}
+
+TEST(OracleParsesOurs, TheOtherPacketsHoldTheSameValues) {
+  const v1::Trace trace = parse(test::sample_file({}));
+  ASSERT_EQ(trace.packet_size(), 8);
+  const v1::Names& names = trace.packet(1).names();
+  EXPECT_EQ(names.name(1).text(), "schöner Name");
+  EXPECT_EQ(names.track(1).ShortDebugString(), "id: 2 thread_id: 4712 thread_name: \"pt_autograd_0\" device: -1");
+  EXPECT_EQ(names.communicator(0).ShortDebugString(),
+            "id: 1 name: \"pp-group\" dimension: \"pp\" member_ranks: 1 member_ranks: 5 member_ranks: 9 "
+            "member_ranks: 13");
+  EXPECT_EQ(trace.packet(2).clock_snapshot().ShortDebugString(),
+            "ticks: -5 monotonic_ns: 123456789 realtime_ns: 1700000000000000000 width_ns: 40");
+  EXPECT_EQ(trace.packet(3).step_times().ShortDebugString(),
+            "step: 10 step: 1 step: 1 start_ns: 5000000000 start_ns: 900100000 start_ns: 850100000 "
+            "duration_ns: 900000000 duration_ns: 850000001 duration_ns: 850000002 "
+            "sampled: true sampled: false sampled: true warmup: true warmup: false warmup: false");
+  const v1::ClockMap& map = trace.packet(4).clock_map();
+  EXPECT_EQ(map.window_start_ns(), -1);
+  EXPECT_EQ(map.window_end_ns(), 60'000'000'000);
+  EXPECT_EQ(map.offset_ns(), -1.5e12);
+  EXPECT_EQ(map.drift_ratio(), 1.0000001);
+  EXPECT_EQ(map.bound_ns(), 15'000U);
+  EXPECT_EQ(map.violated_bounds(), 3U);
+  EXPECT_EQ(map.device_clock(), "event");
+  const v1::Losses& losses = trace.packet(5).losses();
+  EXPECT_EQ(losses.dropped_by_kind().at(23), 1'000'000'000'000U);
+  EXPECT_EQ(losses.foreign_tokens(), 1U);
+  EXPECT_EQ(losses.stale_tokens(), 2U);
+  EXPECT_EQ(losses.threads_without_ring(), 3U);
+  EXPECT_EQ(losses.unwritten_spans(), 4U);
+  EXPECT_EQ(losses.overwritten_spans(), 5U);
+  EXPECT_EQ(losses.late_requests(), 6U);
+  EXPECT_EQ(losses.sink_error(), "No space left on device");
+  EXPECT_EQ(trace.packet(6).recorder_cost().ShortDebugString(),
+            "drain_cpu_ns: 1 reporter_cpu_ns: 2 watchdog_cpu_ns: 3 span_count: 4 file_bytes: 5 "
+            "sampled_step_mean_ns: 6.5 unsampled_step_mean_ns: -7.25");
+  EXPECT_EQ(trace.packet(7).end().reason(), "stop");
+}
+
+TEST(OracleParsesOurs, NoFieldThatWeWriteIsUnknownToTheSchema) {
+  const v1::Trace trace = parse(test::sample_file(test::SimulatedSteps(true).make(1)));
+  std::vector<const google::protobuf::Message*> messages{&trace};
+  while (!messages.empty()) {
+    const google::protobuf::Message& message = *messages.back();
+    messages.pop_back();
+    const auto& reflection = *message.GetReflection();
+    EXPECT_TRUE(reflection.GetUnknownFields(message).empty()) << message.GetTypeName();
+    std::vector<const google::protobuf::FieldDescriptor*> fields;
+    reflection.ListFields(message, &fields);
+    for (const auto* field : fields) {
+      if (field->message_type() == nullptr) continue;
+      if (!field->is_repeated()) messages.push_back(&reflection.GetMessage(message, field));
+      for (int i = 0; field->is_repeated() && i < reflection.FieldSize(message, field); ++i) {
+        messages.push_back(&reflection.GetRepeatedMessage(message, field, i));
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace smon_rt
