@@ -59,14 +59,24 @@ class FileHead:
 
     path: str
     identity: trace_pb2.Identity
-    started_ns: int | None
+    clock: trace_pb2.ClockSnapshot | None
     size_bytes: int
+
+    @property
+    def started_ns(self) -> int | None:
+        """CLOCK_REALTIME when the process began to record."""
+        return None if self.clock is None else self.clock.realtime_ns
+
+    @property
+    def realtime_offset_ns(self) -> int | None:
+        """Realtime minus monotonic time."""
+        return None if self.clock is None else self.clock.realtime_ns - self.clock.monotonic_ns
 
 
 def read_head(path: str) -> FileHead:
     """Looks at the first packets of a file. Raises TraceError if they are no trace."""
     identity: trace_pb2.Identity | None = None
-    started_ns = None
+    clock: trace_pb2.ClockSnapshot | None = None
     with open_input(path) as source:
         reader = PacketReader(source)
         has_packets = False
@@ -76,17 +86,17 @@ def read_head(path: str) -> FileHead:
                 for number, data, _ in _content(packet.body):
                     if number == IDENTITY and identity is None:
                         identity = trace_pb2.Identity.FromString(data)
-                    elif number == SNAPSHOT and started_ns is None:
-                        started_ns = trace_pb2.ClockSnapshot.FromString(data).realtime_ns
+                    elif number == SNAPSHOT and clock is None:
+                        clock = trace_pb2.ClockSnapshot.FromString(data)
             except (WireError, DecodeError):
                 continue  # reading the whole file will say so
-            if count >= _HEAD_PACKETS or (identity is not None and started_ns is not None):
+            if count >= _HEAD_PACKETS or (identity is not None and clock is not None):
                 break
         if identity is None:
             identity = _identity_from_name(path) if has_packets else None
         if identity is None:
             raise _nothing_in(source.name, source.size_bytes)
-        return FileHead(path, identity, started_ns, source.size_bytes)
+        return FileHead(path, identity, clock, source.size_bytes)
 
 
 def _read_into(builders: dict[ProcessKey, RankBuilder], path: str, steps: range | None) -> None:

@@ -1,0 +1,168 @@
+"""`smon export`: a trace in the forms of other tools."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from smon_rt.cli.arguments import run_options, step_range
+from smon_rt.errors import SmonError
+
+if TYPE_CHECKING:
+    from smon_rt.export.clocks import ClockAlignment
+    from smon_rt.trace.job_trace import JobReader
+    from smon_rt.trace.rank_trace import RankTrace
+
+EXIT_INCOMPLETE = 3
+_PARQUET_SUFFIX = ".parquet"
+
+
+@run_options
+@click.command("export")
+@click.argument("paths", metavar="PATH...", nargs=-1, required=True)
+@click.option(
+    "--format",
+    "output_format",
+    required=True,
+    type=click.Choice(["perfetto", "chrome", "parquet", "csv"]),
+    help="Perfetto's trace, the Trace Event Format (JSON), the artifact's parquet, or a table.",
+)
+@click.option("-o", "--output", metavar="FILE", required=True, help="File to write; - is stdout, .gz compresses.")
+@click.option("--steps", metavar="A-B", callback=step_range, help="Only spans of these steps, both ends included.")
+@click.option("--quiet", is_flag=True, help="Say only what is missing.")
+def command(
+    paths: tuple[str, ...],
+    output_format: str,
+    output: str,
+    steps: range | None,
+    quiet: bool,
+    run_id: str | None,
+    attempt: int | None,
+) -> int:
+    """Write a trace in the form of another tool.
+
+    PATH is a directory of .smon files, a file, or a glob of either; give one for each node. perfetto and chrome open in
+    ui.perfetto.dev; parquet is what `smon analyze` reads, with a YAML beside it; csv has every column of every span.
+    Exits with 3 when ranks or spans are missing, and says which.
+    """
+    from smon_rt.export.clocks import align
+    from smon_rt.report.trace_info import shown_line
+    from smon_rt.trace.job_trace import JobReader, find_files
+    from smon_rt.trace.summary import incomplete_reasons, missing_reasons
+
+    _check_output(output, output_format, find_files(paths))
+    reader = JobReader(paths, run_id=run_id, attempt=attempt, steps=steps)
+    alignment = align(reader)
+    reasons: list[str] = []
+
+    def ranks(tick: Callable[[], None]) -> Iterator[RankTrace]:
+        for trace in reader:
+            reasons.extend(incomplete_reasons(trace))
+            yield trace
+            tick()
+
+    with _progress(reader.rank_count, quiet) as tick:
+        words = _WRITERS[output_format](ranks(tick), alignment, output, reader)
+    reasons = missing_reasons(reader.job) + reasons
+    if not quiet:
+        stream = sys.stderr if output == "-" else sys.stdout
+        click.echo(shown_line(f"wrote {output}: {words}"), file=stream)
+    for reason in reasons:
+        click.echo(shown_line(f"smon: missing: {reason}"), err=True)
+    return EXIT_INCOMPLETE if reasons else 0
+
+
+def _write_perfetto(traces: Iterator[RankTrace], alignment: ClockAlignment, output: str, reader: JobReader) -> str:
+    from smon_rt.export.output import open_output
+    from smon_rt.export.perfetto import write_perfetto
+    from smon_rt.export.timeline import rank_timeline
+
+    with open_output(output) as stream:
+        write_perfetto((rank_timeline(trace, alignment.offset_ns(trace)) for trace in traces), stream)
+    return _described(reader, alignment)
+
+
+def _write_chrome(traces: Iterator[RankTrace], alignment: ClockAlignment, output: str, reader: JobReader) -> str:
+    from smon_rt.export.chrome import write_chrome
+    from smon_rt.export.output import open_output
+    from smon_rt.export.timeline import rank_timeline
+
+    about = {"run_id": reader.job.run_id, "attempt": reader.job.attempt, "clock": alignment.clock}
+    with open_output(output) as stream:
+        write_chrome((rank_timeline(trace, alignment.offset_ns(trace)) for trace in traces), stream, about=about)
+    return _described(reader, alignment)
+
+
+def _write_parquet(traces: Iterator[RankTrace], alignment: ClockAlignment, output: str, reader: JobReader) -> str:
+    from smon_rt.export.artifact import ArtifactExport
+    from smon_rt.export.output import open_output
+    from smon_rt.report.output_file import write_atomically
+
+    export = ArtifactExport()
+    for trace in traces:
+        export.add(trace, alignment.offset_ns(trace))
+    export.finish(reader.job)
+    meta = str(Path(output).with_suffix(".yaml"))
+    with open_output(output) as stream:
+        row_count = export.write(stream)
+    write_atomically(meta, [export.meta(reader.job)])
+    left_out = f"; left out: {'; '.join(export.left_out)}" if export.left_out else ""
+    return f"{row_count:,} ops of {len(export.workers):,} workers, sizes in {meta}{left_out}"
+
+
+def _write_csv(traces: Iterator[RankTrace], alignment: ClockAlignment, output: str, reader: JobReader) -> str:
+    from smon_rt.export.output import open_output
+    from smon_rt.export.table import write_csv
+
+    with open_output(output) as stream:
+        write_csv(((trace, alignment.offset_ns(trace)) for trace in traces), stream)
+    return _described(reader, alignment)
+
+
+_WRITERS: dict[str, Callable[[Iterator[RankTrace], ClockAlignment, str, JobReader], str]] = {
+    "perfetto": _write_perfetto,
+    "chrome": _write_chrome,
+    "parquet": _write_parquet,
+    "csv": _write_csv,
+}
+
+
+def _described(reader: JobReader, alignment: ClockAlignment) -> str:
+    hosts = len(alignment.offsets_ns)
+    clocks = "one host's monotonic clock" if hosts == 1 else f"realtime clocks of {hosts} hosts"
+    return f"{len(reader.job.present):,} of {reader.job.world_size:,} ranks, times by {clocks}"
+
+
+def _check_output(output: str, output_format: str, inputs: list[str]) -> None:
+    """Refuses, before any work, an output that cannot be meant."""
+    from smon_rt.analysis.input_file import shown
+
+    if not output:
+        raise click.BadParameter("name a file to write", param_hint="--output")
+    if output_format == "parquet" and not output.endswith(_PARQUET_SUFFIX):
+        raise SmonError(
+            f"{shown(output)}: a parquet needs a name that ends in {_PARQUET_SUFFIX}; its YAML goes beside it"
+        )
+    if output != "-" and os.path.realpath(output) in {os.path.realpath(path) for path in inputs}:
+        raise SmonError(f"{shown(output)}: is what is exported; choose another place for the output")
+
+
+@contextmanager
+def _progress(rank_count: int, quiet: bool) -> Iterator[Callable[[], None]]:
+    """A bar over the ranks on stderr while a person looks at it; it leaves nothing behind."""
+    if quiet or not sys.stderr.isatty():
+        yield lambda: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (TextColumn("exporting ranks"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("", total=rank_count)
+        yield lambda: bar.advance(task)

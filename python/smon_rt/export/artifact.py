@@ -1,0 +1,258 @@
+"""Writes the published artifact's form of a trace, which `smon analyze` reads: a parquet of ops, a YAML of sizes.
+
+The analysis needs the same ops in every step, so what does not fit is left out, and said: other kinds of spans, warm-up
+steps, steps that some rank did not record or not as the others, and gc where it is not in every step.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import BinaryIO
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import yaml
+
+from smon_rt.errors import TraceError
+from smon_rt.trace.job_trace import JobTrace
+from smon_rt.trace.kinds import FLAGS, KIND_NUMBERS
+from smon_rt.trace.rank_trace import RankTrace
+from smon_rt.trace.spans import Array, SpanColumns
+
+#: Kinds of the artifact, in whose order rows of a rank are written.
+KINDS = (
+    *("forward_compute", "backward_compute", "forward_send", "forward_recv", "backward_send", "backward_recv"),
+    *("params_all_gather", "grads_reduce_scatter", "layernorm_grads_all_reduce", "embedding_grads_all_reduce"),
+    *("separate_grads_all_reduce", "optimizer_clip_main_grad", "optimizer", "gc"),
+)
+_COMPUTES = (KIND_NUMBERS["forward_compute"], KIND_NUMBERS["backward_compute"])
+_OF_A_CHUNK = (*_COMPUTES, KIND_NUMBERS["params_all_gather"], KIND_NUMBERS["grads_reduce_scatter"])
+_GC = KIND_NUMBERS["gc"]
+# The place of each kind's number in KINDS.
+_CODES = np.full(256, -1, np.int8)
+_CODES[[KIND_NUMBERS[name] for name in KINDS]] = range(len(KINDS))
+# Spans that are no op of the step's graph: of an evaluation, recomputed inside a backward, or left by an exception.
+_NO_OP_FLAGS = FLAGS["forward_only"] | FLAGS["recomputed"] | FLAGS["aborted"]
+_MOST_NAMED_STEPS = 8
+
+SCHEMA = pa.schema(
+    [
+        ("dp_rank", pa.int32()),
+        ("stage", pa.int32()),
+        ("rank", pa.int32()),
+        ("step", pa.int64()),
+        ("optype", pa.dictionary(pa.int8(), pa.string())),
+        ("start_ts", pa.float64()),
+        ("duration", pa.float64()),
+        ("seq_id", pa.int32()),
+        ("mc", pa.int32()),
+        ("mb_id", pa.int32()),
+        ("gmc", pa.int32()),
+    ]
+)
+
+
+@dataclass(eq=False)
+class _Worker:
+    """The ops of one worker: those of its lowest rank."""
+
+    rank: int
+    dp_rank: int
+    stage: int
+    ops: SpanColumns
+    start_ns: Array
+    duration_ns: Array
+
+
+@dataclass
+class ArtifactExport:
+    """Ops of a job, collected rank by rank; `left_out` says what is not in the file."""
+
+    workers: dict[tuple[int, int], _Worker] = field(default_factory=dict)
+    sizes: dict[str, int] = field(default_factory=dict)
+    left_out: list[str] = field(default_factory=list)
+    _member_ranks: int = 0
+    _no_op_spans: Counter[str] = field(default_factory=Counter)
+    _warmup_steps: set[int] = field(default_factory=set)
+    _steps: Array | None = None
+
+    def add(self, trace: RankTrace, offset_ns: int) -> None:
+        """Takes the ops of a rank; ranks come in order, and the first of a worker stands for it."""
+        layout = trace.identity.layout
+        if not self.sizes:
+            names = ("dp_size", "pp_size", "tp_size", "cp_size", "vpp_size")
+            self.sizes = {name: max(getattr(layout, name), 1) for name in names}
+            self.sizes["world_size"] = trace.identity.world_size
+            _check_sizes(trace, self.sizes)
+        place = (layout.dp_rank, layout.stage)
+        if place in self.workers:
+            self._member_ranks += 1
+            return
+        spans = trace.spans
+        is_kind = np.isin(spans.kind, [KIND_NUMBERS[kind] for kind in KINDS])
+        is_op = spans.flags & _NO_OP_FLAGS == 0
+        is_warmup = spans.flags & FLAGS["warmup"] != 0
+        self._warmup_steps.update(np.unique(spans.step[is_kind & is_warmup]).tolist())
+        self._no_op_spans["of other kinds"] += int(np.count_nonzero(~is_kind))
+        self._no_op_spans["of evaluation, recomputed or aborted"] += int(np.count_nonzero(is_kind & ~is_op))
+        ops = spans.take(is_kind & is_op & ~is_warmup)
+        has = ops.has_device_times
+        start_ns = np.where(has, ops.device_start_ns, ops.start_ns) + offset_ns
+        self.workers[place] = _Worker(
+            trace.rank, *place, ops, start_ns, np.where(has, ops.device_duration_ns, ops.duration_ns)
+        )
+
+    def finish(self, job: JobTrace) -> None:
+        """Chooses the steps that all workers recorded alike. Raises TraceError when there is none."""
+        if not any(len(worker.ops) for worker in self.workers.values()):
+            warmup = " outside of warm-up steps" if self._warmup_steps else ""
+            raise TraceError(
+                f"run {job.run_id}: no rank recorded an op of a training step{warmup}; export to csv instead"
+            )
+        without = [worker.rank for worker in self.workers.values() if not len(worker.ops)]
+        if without:
+            more = f" (nor did {len(without) - 1} others)" if len(without) > 1 else ""
+            raise TraceError(
+                f"run {job.run_id}: rank {without[0]} recorded no op of a training step{more}, and the analysis needs "
+                "every worker; export to csv or perfetto instead"
+            )
+        self._drop_irregular_gc()
+        self._steps = self._complete_steps(job)
+        self._say(job)
+
+    def write(self, output: BinaryIO) -> int:
+        """Writes the parquet; returns its rows."""
+        assert self._steps is not None
+        steps = self._steps
+        masks = {place: np.isin(worker.ops.step, steps) for place, worker in self.workers.items()}
+        # Times count from the first op: a float64 of seconds since boot, or since 1970, would lose nanoseconds.
+        origin_ns = min(
+            int(worker.start_ns[masks[place]].min()) for place, worker in self.workers.items() if masks[place].any()
+        )
+        row_count = 0
+        dictionary_columns = [name for name in SCHEMA.names if name not in ("start_ts", "duration")]
+        with pq.ParquetWriter(output, SCHEMA, compression="zstd", use_dictionary=dictionary_columns) as writer:
+            for place, worker in self.workers.items():
+                table = self._table(worker, np.flatnonzero(masks[place]), origin_ns)
+                row_count += table.num_rows
+                writer.write_table(table)
+        return row_count
+
+    def meta(self, job: JobTrace) -> str:
+        """The job's record, as YAML."""
+        sizes = self.sizes
+        record = {
+            "trial_name": job.run_id,
+            "run_id": job.attempt,
+            "dp_size": sizes["dp_size"],
+            "dsp_size": sizes["cp_size"],
+            "pp_size": sizes["pp_size"],
+            "tp_size": sizes["tp_size"],
+            "vpp_size": sizes["vpp_size"],
+            "world_size": sizes["world_size"],
+        }
+        return yaml.safe_dump(record, sort_keys=False)
+
+    def _table(self, worker: _Worker, rows: Array, origin_ns: int) -> pa.Table:
+        ops = worker.ops
+        rows = rows[np.lexsort((ops.op_index[rows], _CODES[ops.kind[rows]], ops.step[rows]))]
+        kind = ops.kind[rows]
+        is_compute = np.isin(kind, _COMPUTES)
+        chunk = ops.chunk[rows]
+        if self.sizes["vpp_size"] == 1:
+            # One chunk a stage, which a recorder has no reason to number.
+            chunk = np.where(np.isin(kind, _OF_A_CHUNK), 0, chunk)
+        global_chunk = np.where(is_compute & (chunk >= 0), chunk * self.sizes["pp_size"] + worker.stage, -1)
+        names = pa.array([kind.replace("_", "-") for kind in KINDS])
+        columns = {
+            "dp_rank": np.full(len(rows), worker.dp_rank),
+            "stage": np.full(len(rows), worker.stage),
+            "rank": np.full(len(rows), worker.rank),
+            "step": ops.step[rows],
+            "optype": pa.DictionaryArray.from_arrays(pa.array(_CODES[kind]), names),
+            "start_ts": (worker.start_ns[rows] - origin_ns) / 1e9,
+            "duration": worker.duration_ns[rows] / 1e9,
+            "seq_id": ops.op_index[rows],
+            "mc": chunk,
+            "mb_id": np.where(is_compute, ops.microbatch[rows], -1),
+            "gmc": global_chunk,
+        }
+        return pa.table({name: pa.array(columns[name], SCHEMA.field(name).type) for name in SCHEMA.names}, SCHEMA)
+
+    def _drop_irregular_gc(self) -> None:
+        """A collection now and then is no op of every step."""
+        counts = Counter(
+            (worker.stage, count) for worker in self.workers.values() for count in _counts_by_step(worker.ops).values()
+        )
+        stages = [stage for stage, _ in counts]
+        if len(stages) == len(set(stages)):
+            return
+        dropped = 0
+        for worker in self.workers.values():
+            keep = worker.ops.kind != _GC
+            dropped += int(np.count_nonzero(~keep))
+            worker.ops = worker.ops.take(keep)
+            worker.start_ns, worker.duration_ns = worker.start_ns[keep], worker.duration_ns[keep]
+        if dropped:
+            self.left_out.append(f"{dropped:,} gc spans, which are not in every step alike")
+
+    def _complete_steps(self, job: JobTrace) -> Array:
+        """Steps in which each worker has the ops that its stage has in most steps."""
+        shapes = {place: _shapes(worker.ops) for place, worker in self.workers.items()}
+        usual: dict[int, bytes] = {}
+        for stage in {stage for _, stage in shapes}:
+            seen = Counter(
+                shape for place, by_step in shapes.items() if place[1] == stage for shape in by_step.values()
+            )
+            if seen:
+                usual[stage] = max(seen, key=lambda shape: (seen[shape], shape))
+        every = sorted(set().union(*shapes.values()))
+        alike = [
+            step for step in every if all(by_step.get(step) == usual.get(place[1]) for place, by_step in shapes.items())
+        ]
+        others = [step for step in every if step not in set(alike)]
+        if others:
+            named = ", ".join(map(str, others[:_MOST_NAMED_STEPS])) + (", …" if len(others) > _MOST_NAMED_STEPS else "")
+            self.left_out.append(f"{len(others):,} steps that not all ranks recorded alike ({named})")
+        if not alike:
+            raise TraceError(
+                f"run {job.run_id}: no step was recorded alike by all ranks; export to csv or perfetto instead"
+            )
+        return np.array(alike, np.int64)
+
+    def _say(self, job: JobTrace) -> None:
+        if self._warmup_steps:
+            self.left_out.append(f"{len(self._warmup_steps)} warm-up steps")
+        self.left_out += [f"{count:,} spans {words}" for words, count in self._no_op_spans.items() if count]
+        if self._member_ranks:
+            self.left_out.append(f"{self._member_ranks:,} ranks whose worker has a lower rank (tp or cp members)")
+
+
+def _check_sizes(trace: RankTrace, sizes: dict[str, int]) -> None:
+    product = math.prod(sizes[name] for name in ("dp_size", "pp_size", "tp_size", "cp_size"))
+    if product != sizes["world_size"]:
+        words = " * ".join(
+            f"{name.removesuffix('_size')} {sizes[name]}" for name in ("dp_size", "pp_size", "tp_size", "cp_size")
+        )
+        raise TraceError(
+            f"rank {trace.rank}: its layout {words} is not its world size {sizes['world_size']}; "
+            "give the layout when recording, or export to csv or perfetto"
+        )
+
+
+def _counts_by_step(ops: SpanColumns) -> dict[int, int]:
+    """How many gc spans each recorded step has."""
+    steps, inverse = np.unique(ops.step, return_inverse=True)
+    counts = np.bincount(inverse, weights=ops.kind == _GC, minlength=len(steps)).astype(np.int64)
+    return dict(zip(steps.tolist(), counts.tolist(), strict=True))
+
+
+def _shapes(ops: SpanColumns) -> dict[int, bytes]:
+    """For each step, which ops there are: their kinds and numbers, whatever the order of their ends."""
+    keys = np.stack([ops.step, ops.kind.astype(np.int64), ops.op_index, ops.microbatch, ops.chunk], axis=1)
+    keys = keys[np.lexsort(keys.T[::-1])]
+    borders = np.flatnonzero(np.diff(keys[:, 0])) + 1
+    return {int(part[0, 0]): part[:, 1:].tobytes() for part in np.split(keys, borders) if len(part)}
