@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <numeric>
 #include <optional>
 #include <set>
 #include <string>
@@ -191,6 +192,26 @@ class ReferenceRules {
   OpGraphBuilder graph_;
 };
 
+// A collective that some of its stages lack would be replayed as if they had never waited for one another.
+Result<void> check_recorded_by_all(const LaneOps& lane, Kind kind, std::span<const std::int32_t> stages) {
+  for (std::int32_t stage : stages) {
+    if (lane.stage(stage).of(kind).size() == lane.stage(stages.front()).of(kind).size()) continue;
+    return Error{"stage " + std::to_string(stages.front()) + " has " +
+                 std::to_string(lane.stage(stages.front()).of(kind).size()) + " " + std::string(kind_name(kind)) +
+                 ", but stage " + std::to_string(stage) + " has " + std::to_string(lane.stage(stage).of(kind).size()) +
+                 ": they are one collective, record it on both or on neither"};
+  }
+  return {};
+}
+
+Result<void> check_collectives(const LaneOps& lane) {
+  const std::int32_t ends[] = {0, lane.stage_count() - 1};
+  if (auto done = check_recorded_by_all(lane, Kind::kEmbeddingGradsAllReduce, ends); !done) return done;
+  std::vector<std::int32_t> all(static_cast<std::size_t>(lane.stage_count()));
+  std::iota(all.begin(), all.end(), 0);
+  return check_recorded_by_all(lane, Kind::kOptimizerClipMainGrad, all);
+}
+
 Result<void> check_kinds(const LaneOps& lane) {
   for (OpIndex i = 0; i < lane.size(); ++i) {
     const Op& op = lane.op(i);
@@ -213,6 +234,7 @@ Result<OpGraph> build_reference_graph(std::span<const RecordedOp> recorded, std:
   auto lane = LaneOps::sort(recorded, pp_size);
   if (!lane) return lane.error();
   if (auto known = check_kinds(*lane); !known) return known.error();
+  if (auto complete = check_collectives(*lane); !complete) return complete.error();
   return ReferenceRules(*lane).build();
 }
 

@@ -25,7 +25,7 @@ def analyze(
         batch: one row per op, without nulls: dp_rank, stage, rank int32; step int64; kind uint8; start_ns, duration_ns
             int64; seq_id, chunk, global_chunk, microbatch int32 (-1: does not apply). Read in place.
         meta: dp_size (distinct dp_rank values), pp_size, tp_size, cp_size, vpp_size, world_size.
-        progress: called as each replay begins with (its number from 1, replays in all); what it raises ends the analysis.
+        progress: called as each replay begins, with its number from 1 and their count; an exception ends the analysis.
 
     Raises:
         AnalysisError: an op is missing, out of range, without a partner, or part of a circle.

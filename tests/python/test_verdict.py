@@ -60,7 +60,11 @@ def test_a_stage_is_not_blamed_for_its_worker() -> None:
 
 
 def test_a_stage_that_loses_more_than_one_of_its_workers_is_named() -> None:
-    report = report_of(make_raw(worker=(0, 3), removed={"worker": 0.3, "stage": 0.95}, m_w=0.5, m_s=0.95))
+    raw = make_raw(worker=(0, 3), removed={"worker": 0.3, "stage": 0.95}, m_w=0.5, m_s=0.95)
+    for rows in raw["worker_median_s"].values():
+        for row in rows:
+            row[3] = 1.4 * row[0]
+    report = report_of(raw)
     assert (report.verdict.cause, report.verdict.where.stage, report.verdict.scope) == ("stage", 3, "stage")
     assert "it also computes the loss" in lines_of(report)["action"]
 
@@ -210,3 +214,18 @@ def test_the_slow_last_stage_of_the_published_trace_is_found(shared_traces: Path
     report = analyze(shared_traces / "trace-ST.parquet")
     assert (report.verdict.cause, report.verdict.where.stage) == ("stage", 3)
     assert report.verdict.text.startswith("slowdown 1.18")
+
+
+@pytest.mark.parametrize("repair", ["worker", "stage"])
+def test_a_place_that_computes_like_its_peers_is_not_told_to_change_its_gpu(repair: str) -> None:
+    report = report_of(make_raw(removed={repair: 0.9}, m_w=0.9 if repair == "worker" else 0.0, worker_ratio=1.01))
+    assert report.verdict.cause == repair
+    assert "links and host" in report.verdict.action
+    assert "slow links" in (report.verdict.probable_cause or "")
+
+
+@pytest.mark.parametrize(("error", "is_doubted"), [(0.02, False), (0.12, True)])
+def test_a_large_replay_error_casts_doubt_on_the_cause(error: float, is_doubted: bool) -> None:
+    raw = make_raw(removed={"worker": 0.9}, m_w=0.9)
+    raw["fidelity"]["simulation_error_mean"] = error
+    assert ("too large to trust" in lines_of(report_of(raw))["trust"]) == is_doubted

@@ -21,6 +21,10 @@ _LABEL_WIDTH = 9
 _ALL_OF_THE_LOSS = 0.98
 #: How far above the ideal the repaired step must stay for the ideal to be worth a word.
 _IDEAL_IN_SIGHT = 1.005
+#: Computes below this ratio to their peers are not what makes a place slow.
+_SLOWER_COMPUTE_RATIO = 1.05
+#: From this replay error on, what the replay says of single causes may be an artefact of clocks or of missing ops.
+_LARGE_REPLAY_ERROR = 0.10
 #: Ops that start before their dependencies end by less than this part of a step cannot change the answer.
 _EARLY_START_RATIO = 0.001
 CAUSE_WORDS = {
@@ -45,7 +49,7 @@ def verdict_text(situation: Situation, cause: Cause | None, action: str, actual_
         "gain": _gain_line(situation, cause),
         "cost": _cost_line(situation, cause, actual_s),
         "action": action,
-        "trust": _trust_line(situation),
+        "trust": _trust_line(situation, cause),
     }
     return "\n".join(f"{label:<{_LABEL_WIDTH}}{line}" for label, line in lines.items())
 
@@ -58,16 +62,27 @@ def action_of(situation: Situation, cause: Cause | None) -> str:
         return "nothing to repair"
     where = cause.where
     if cause.cause == "worker":
+        if not _computes_slower(cause):
+            return f"look at rank {where.rank}'s links and host: it computes as fast as its peers"
         if cause.detail.get("peers") == "other_stages":
             return f"check rank {where.rank}'s GPU (clocks, ECC, neighbours), or give stage {where.stage} fewer layers"
         if len(cause.detail.get("workers", ())) > 1:
             return f"take the machines of these workers out (rank {where.rank} first), or check their GPUs"
         check = "check its GPU (clocks, ECC, neighbours) before the next restart"
         return f"take rank {where.rank}'s machine out, or {check}"
+    if cause.cause == "stage" and not _computes_slower(cause):
+        return f"look at the links and hosts of stage {where.stage}: it computes as fast as the other stages"
     if cause.cause == "stage":
         why = " (it also computes the loss)" if cause.detail.get("is_last_stage") else ""
         return f"move layers from stage {where.stage}{why} to the other stages"
     return _JOB_ACTIONS[cause.cause]
+
+
+def _computes_slower(cause: Cause) -> bool:
+    """False where forward and backward are known and both about as fast as those of the peers."""
+    ratios = [cause.detail.get(f"{kind}_compute_ratio") for kind in ("forward", "backward")]
+    known = [value for value in ratios if value is not None and is_finite(value)]
+    return not known or max(known) >= _SLOWER_COMPUTE_RATIO
 
 
 _JOB_ACTIONS = {
@@ -83,6 +98,8 @@ def probable_cause_of(cause: Cause | None) -> str | None:
     """The most likely reason behind the named cause, as far as a trace without host facts can tell."""
     if cause is None:
         return None
+    if cause.cause in ("worker", "stage") and not _computes_slower(cause):
+        return "slow links or a slow host: computes are as fast as elsewhere"
     if cause.cause == "worker":
         if cause.detail.get("peers") == "other_stages":
             return "a slow GPU or host, or a stage with more work: one dp rank cannot tell them apart"
@@ -217,13 +234,17 @@ def _cost_line(situation: Situation, cause: Cause | None, actual_s: float) -> st
     )
 
 
-def _trust_line(situation: Situation) -> str:
+def _trust_line(situation: Situation, cause: Cause | None) -> str:
     steps = counted(situation.step_count, "step")
     parts = [
         f"{steps}, as chosen" if situation.steps_chosen else f"{situation.step_count:,} of {steps}",
         f"{situation.worker_count:,} of {counted(situation.worker_count, 'worker')}",
         f"replay error {_error(situation.simulation_error_mean)} (worst {_error(situation.simulation_error_worst)})",
     ]
+    # Delays between ops are the error itself: where they are the cause, they are no reason for doubt.
+    is_delay = cause is not None and cause.cause == "host_launch_delay"
+    if not is_delay and situation.simulation_error_mean >= _LARGE_REPLAY_ERROR:
+        parts[-1] += ", too large to trust the cause: check clocks and gaps"
     if situation.early_start_worst_s > _EARLY_START_RATIO * situation.base_s:
         early = f"{counted(situation.early_start_count, 'op')} before their dependencies' end"
         parts.append(f"{early} (worst {seconds(situation.early_start_worst_s)})")

@@ -226,6 +226,20 @@ TEST(ReferenceGraphTail, SeveralOptimizersRunOneAfterTheOther) {
   EXPECT_EQ(built.before(Kind::kOptimizer, 0, 1), Ops{built.op(Kind::kOptimizer, 0, 0)});
 }
 
+TEST(ReferenceGraphTail, ACollectiveThatSomeOfItsStagesLackIsAnError) {
+  Lane lane = pipeline(DpMode::kNone);
+  lane.erase_if([](const Op& op) { return op.kind == kEmbedding && op.stage == 2; });
+  EXPECT_EQ(
+      error_of(lane),
+      "stage 0 has 1 embedding_grads_all_reduce, but stage 2 has 0: they are one collective, record it on both or "
+      "on neither");
+  lane = pipeline(DpMode::kNone);
+  lane.erase_if([](const Op& op) { return op.kind == kClip && op.stage == 1; });
+  EXPECT_EQ(error_of(lane),
+            "stage 0 has 1 optimizer_clip_main_grad, but stage 1 has 0: they are one collective, record it on both or "
+            "on neither");
+}
+
 TEST(ReferenceGraphTail, AJobWithDpMayRecordNoDpCommunication) {
   const BuiltGraph built = build(pipeline(DpMode::kNone));
   EXPECT_EQ(built.before(kForward, 0, 0), Ops{});
