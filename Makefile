@@ -105,5 +105,5 @@ matrix: setup ## before a release: the other compilers and Pythons of this machi
 
 .PHONY: clean
 clean: ## what was built; .venv stays
-	rm -rf build dist python/*.egg-info python/smon_rt/*.so python/smon_rt/_proto/*_pb2.py*
+	rm -rf build dist python/*.egg-info python/smon_rt/*.so python/smon_rt/lib python/smon_rt/include python/smon_rt/_proto/*_pb2.py*
 	rm -f .venv/.project-stamp

@@ -18,13 +18,21 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 ALLOWED_LIBRARIES = re.compile(r"^(libc\.so\.6|libm\.so\.6|libpthread\.so\.0|libdl\.so\.2|libgcc_s\.so\.1|ld-linux.*)$")
+LIBRARY_EXPORTS = re.compile(r"^(smon_\w+|ncclProfiler_v\d+)$")
 IMPORT_LIMIT_MS = 50.0
 IMPORT_RUNS = 11
 MUST_NOT_LOAD = (
     *("smon_rt._analysis", "smon_rt._proto", "smon_rt.analysis", "smon_rt.trace"),
     *("click", "google.protobuf", "numpy", "plotly", "pyarrow", "rich", "torch"),
 )
-MUST_CONTAIN = ("smon_rt/__init__.py", "smon_rt/py.typed", "smon_rt/_analysis.", "smon_rt/_proto/trace_pb2.py")
+MUST_CONTAIN = (
+    "smon_rt/__init__.py",
+    "smon_rt/py.typed",
+    "smon_rt/_analysis.",
+    "smon_rt/_proto/trace_pb2.py",
+    "smon_rt/lib/libsmon_rt.so",
+    "smon_rt/include/smon_rt.h",
+)
 
 IMPORT_PROGRAM = """
 import sys, time
@@ -68,6 +76,28 @@ def check_shared_objects(folder: Path) -> list[str]:
     return problems
 
 
+def exported_symbols(shared_object: Path) -> list[str]:
+    """What it shows to the dynamic linker."""
+    command = ["nm", "--dynamic", "--defined-only", "--format=posix", str(shared_object)]
+    text = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    return [line.split()[0].partition("@")[0] for line in text.splitlines() if line.strip()]
+
+
+def check_library(library: Path) -> list[str]:
+    """libsmon_rt.so lives in a training process beside other libraries: it shows its own names and stays loaded."""
+    if not library.exists():
+        return []  # check_contents says so
+    problems = [
+        f"{library.name} exports {name}: see csrc/api/exports.map"
+        for name in exported_symbols(library)
+        if not LIBRARY_EXPORTS.match(name)
+    ]
+    command = ["readelf", "--dynamic", "--wide", str(library)]
+    if "NODELETE" not in subprocess.run(command, check=True, capture_output=True, text=True).stdout:
+        problems.append(f"{library.name} can be unloaded while threads are inside it: link it with -z nodelete")
+    return problems
+
+
 def check_contents(folder: Path) -> list[str]:
     names = [str(path.relative_to(folder)) for path in folder.rglob("*")]
     return [
@@ -103,7 +133,8 @@ def main() -> int:
         folder = Path(temporary) / "unpacked"
         with zipfile.ZipFile(wheel) as archive:
             archive.extractall(folder)
-        problems = check_contents(folder) + check_shared_objects(folder) + check_import(folder)
+        library = folder / "smon_rt" / "lib" / "libsmon_rt.so"
+        problems = check_contents(folder) + check_shared_objects(folder) + check_library(library) + check_import(folder)
     for problem in problems:
         print(f"check_wheel: {problem}", file=sys.stderr)
     print(f"check_wheel: {len(problems)} problems" if problems else "check_wheel: ok")

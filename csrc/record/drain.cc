@@ -9,6 +9,24 @@
 #include "record/open_slot.h"
 
 namespace smon_rt {
+namespace {
+
+// Two readings closer than this would make a line whose slope is mostly the error of reading.
+constexpr std::int64_t kShortestLineNs = 10'000'000;
+
+void publish_clock(ArenaClock& clock, const ClockReading& reading, double ns_per_tick) {
+  const std::uint32_t sequence = clock.sequence.load(std::memory_order_relaxed);
+  clock.sequence.store(sequence + 1, std::memory_order_relaxed);
+  // release: nothing below is seen before the odd number; pairs with the acquire fence of readers.
+  std::atomic_thread_fence(std::memory_order_release);
+  clock.ticks.store(reading.ticks, std::memory_order_relaxed);
+  clock.monotonic_ns.store(reading.monotonic_ns, std::memory_order_relaxed);
+  clock.realtime_ns.store(reading.realtime_ns, std::memory_order_relaxed);
+  clock.ns_per_tick.store(ns_per_tick, std::memory_order_relaxed);
+  clock.sequence.store(sequence + 2, std::memory_order_release);  // pairs with the readers' acquire of the even number
+}
+
+}  // namespace
 
 Drain::Drain(Recorder& recorder, TraceSink& sink, GpuTimer& timer, DrainOptions options)
     : recorder_(recorder),
@@ -75,10 +93,11 @@ std::chrono::nanoseconds Drain::next_sleep(std::chrono::nanoseconds current) con
   return std::min(options_.longest_sleep, current + current / 2);
 }
 
-void Drain::read_clock() {
+ClockReading Drain::read_clock() {
   const ClockReading reading = recorder_.clock().read();
-  clock_.add(reading);
-  publish_clock(recorder_.header().clock, reading, clock_.ns_per_tick());
+  if (clock_.add(reading)) publish_clock(recorder_.header().clock, reading, clock_.ns_per_tick());
+  last_reading_ns_ = reading.monotonic_ns;
+  return reading;
 }
 
 void Drain::pass(bool everything) {
@@ -87,20 +106,16 @@ void Drain::pass(bool everything) {
   out_.clear();
   write_new_identity();
   const std::uint64_t span_count = rings_.look(now_ns, everything);
-  if (span_count > 0) {
-    read_clock();
-    sink_.append_new_names(out_);
-    rings_.encode(out_);
-  }
+  if (now_ns - last_reading_ns_ >= kShortestLineNs) read_clock();
+  // At once, not with the spans: should the process be killed, its names are nowhere else.
+  sink_.append_new_names(out_);
+  if (span_count > 0) rings_.encode(out_);
   take_steps(out_, now_ns, everything);
-  if (everything) {
-    sink_.append_new_names(out_);
-    if (options_.write_open_spans) append_open_spans(out_);
-  }
+  if (everything && options_.write_open_spans) append_open_spans(out_);
   if (!out_.empty()) {
     if (sink_.write(out_)) {
       written_spans_ += span_count;
-    } else {
+    } else if (!sink_.file().error().empty()) {  // no error: nobody asked for a file
       recorder_.header().losses.unwritten_spans.fetch_add(span_count, std::memory_order_relaxed);
     }
   }
@@ -129,9 +144,9 @@ void Drain::take_steps(std::string& out, std::int64_t now_ns, bool everything) {
     for (const StepTicks& step : std::span(ticks).first(count)) {
       StepTime time;
       time.step = step.step;
-      time.start_ns = clock_.to_ns(step.start_ticks);
+      time.start_ns = clock_.to_monotonic_ns(step.start_ticks);
       time.duration_ns =
-          static_cast<std::uint64_t>(std::max<std::int64_t>(0, clock_.to_ns(step.end_ticks) - time.start_ns));
+          static_cast<std::uint64_t>(std::max<std::int64_t>(0, clock_.to_monotonic_ns(step.end_ticks) - time.start_ns));
       time.sampled = step.is_sampled;
       time.warmup = step.is_warmup;
       step_times_.push_back(time);
@@ -157,16 +172,16 @@ void Drain::append_open_spans(std::string& out) {
 
 void Drain::upkeep(bool everything) {
   sink_.file().check_exists();
-  read_clock();
   if (!sink_.file().is_on()) {
     if (!sink_.file().error().empty()) {
-      log_limited(LogLevel::kWarning, "trace_file",
-                  "smon_rt: " + sink_.file().error() + "; recording goes on without a file");
+      if (error_limiter_.may_log(monotonic_ns())) {
+        log(LogLevel::kWarning, sink_.file().error() + "; recording goes on without a file");
+      }
     }
     return;
   }
   std::string packets;
-  const ClockReading reading = recorder_.clock().read();
+  const ClockReading reading = read_clock();
   append_clock_snapshot(packets, {reading.ticks, reading.monotonic_ns, reading.realtime_ns, reading.width_ns});
   TraceLosses losses = read_losses(recorder_.header().losses, sink_.file().error());
   if (everything || losses != written_losses_) {
@@ -229,11 +244,10 @@ std::vector<Span> read_open_spans(Arena& arena, const ClockConverter& clock, std
     for (const OpenSlot& slot : arena.slots(static_cast<std::uint32_t>(i))) {
       Span span;
       if (!read_open_slot(slot, &span)) continue;
-      if (span.start == 0) {  // begun in a step that is not sampled, without a look at the clock
-        if (unsampled == UnsampledSpans::kLeaveOut) continue;
-        span.start = arena.header().step_start_ticks.load(std::memory_order_relaxed);
-      }
-      span.start = std::min(clock.to_ns(span.start), now_ns);
+      if (unsampled == UnsampledSpans::kLeaveOut && slot.is_recorded.load(std::memory_order_relaxed) == 0) continue;
+      // Begun without a look at the clock.
+      if (span.start == 0) span.start = arena.header().step_start_ticks.load(std::memory_order_relaxed);
+      span.start = std::min(clock.to_monotonic_ns(span.start), now_ns);
       span.end = now_ns;
       span.flags |= span_flag::kAborted;
       spans.push_back(span);

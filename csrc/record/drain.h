@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/clock_converter.h"
+#include "base/log.h"
 #include "base/result.h"
 #include "format/trace_records.h"
 #include "record/background_thread.h"
@@ -89,7 +90,7 @@ class Drain {
   void take_steps(std::string& out, std::int64_t now_ns, bool everything);
   void append_open_spans(std::string& out);
   void upkeep(bool everything);
-  void read_clock();
+  ClockReading read_clock();
   void publish();
   std::chrono::nanoseconds next_sleep(std::chrono::nanoseconds current) const;
 
@@ -106,6 +107,8 @@ class Drain {
   std::vector<StepTime> step_times_;
   std::int64_t steps_waiting_since_ns_ = 0;
   std::int64_t last_upkeep_ns_ = 0;
+  std::int64_t last_reading_ns_ = 0;
+  LogLimiter error_limiter_;
   TraceLosses written_losses_;
   std::uint64_t written_spans_ = 0;
   StepMean sampled_, unsampled_;              // of the whole run

@@ -57,6 +57,10 @@ Result<void> replace_file(const std::string& path, std::string_view content) {
   return Error{"cannot write " + path + ": " + error_text(error_number)};
 }
 
+void warn(LogLimiter& limiter, std::string_view message) {
+  if (limiter.may_log(monotonic_ns())) log(LogLevel::kWarning, message);
+}
+
 }  // namespace
 
 Reporter::Reporter(Recorder& recorder, const Drain& drain, ReporterOptions options)
@@ -117,7 +121,7 @@ void Reporter::run() {
 void Reporter::write_snapshot(std::int64_t now_ns) {
   if (Result<void> written = replace_file(snapshot_path_, encode_snapshot(now_ns)); !written) {
     failed_snapshots_.fetch_add(1, std::memory_order_relaxed);
-    log_limited(LogLevel::kWarning, "live_snapshot", "smon_rt: " + written.error().message);
+    warn(snapshot_limiter_, written.error().message);
     return;
   }
   snapshots_.fetch_add(1, std::memory_order_relaxed);
@@ -137,7 +141,7 @@ std::string Reporter::encode_snapshot(std::int64_t now_ns) {
     Span span;
     span.kind = Kind::kStep;
     span.step = static_cast<std::uint32_t>(step);
-    span.start = std::min(clock_.to_ns(header.step_start_ticks.load(std::memory_order_relaxed)), now_ns);
+    span.start = std::min(clock_.to_monotonic_ns(header.step_start_ticks.load(std::memory_order_relaxed)), now_ns);
     span.end = now_ns;
     span.flags = span_flag::kAborted;
     spans.insert(spans.begin(), span);
@@ -166,8 +170,7 @@ void Reporter::write_published_request() {
   const std::string text = "{\"first_step\": " + std::to_string(request->first_step) +
                            ", \"step_count\": " + std::to_string(request->step_count) + "}\n";
   if (Result<void> written = replace_file(request_path_, text); !written) {
-    log_limited(LogLevel::kWarning, "request",
-                "smon_rt: " + written.error().message + ": other ranks will not hear of it");
+    warn(request_limiter_, written.error().message + ": other ranks will not hear of it");
     return;
   }
   seen_request_ = text;  // this rank has it already
@@ -184,7 +187,7 @@ void Reporter::take_request(const std::string& text) {
   const Result<SamplingRequest> request = parse_sampling_request(text);
   if (!request) {
     malformed_requests_.fetch_add(1, std::memory_order_relaxed);
-    log_limited(LogLevel::kWarning, "request", "smon_rt: " + options_.directory + ": " + request.error().message);
+    warn(request_limiter_, options_.directory + ": " + request.error().message);
     return;
   }
   if (!request->run_id.empty() && request->run_id != options_.run_id) return;

@@ -8,6 +8,7 @@
 #include <string>
 
 #include "base/clock_converter.h"
+#include "base/log.h"
 #include "base/result.h"
 #include "format/trace_records.h"
 #include "record/background_thread.h"
@@ -83,6 +84,8 @@ class Reporter {
   // The thread alone.
   ClockConverter clock_;
   std::optional<std::string> seen_request_;
+  LogLimiter snapshot_limiter_;
+  LogLimiter request_limiter_;
 
   mutable std::mutex mutex_;
   TraceIdentity identity_;

@@ -57,8 +57,8 @@ void RingCollector::encode_ring(std::string& out, std::size_t thread, const Curs
     batch_.clear();
     for (std::uint64_t index = first; index < last; ++index) {
       Span& span = batch_.emplace_back(ring[index & mask]);
-      span.start = clock_.to_ns(span.start);
-      span.end = clock_.to_ns(span.end);
+      span.start = clock_.to_monotonic_ns(span.start);
+      span.end = clock_.to_monotonic_ns(span.end);
     }
     append_spans(out, cursor.ring_id, first, batch_);
   }

@@ -91,7 +91,9 @@ Result<void> TraceFile::open_next() {
   }
   const std::string stem = options_.directory + "/" + trace_file_stem(options_.run_id, options_.attempt, options_.rank);
   for (std::uint32_t index = next_index_; index < kMaxFileIndex; ++index) {
-    const std::string path = stem + (index == 0 ? "" : "-" + std::to_string(index)) + ".smon";
+    std::string path = stem;
+    if (index > 0) path.append("-").append(std::to_string(index));
+    path += ".smon";
     do {
       fd_ = ::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_APPEND | O_CLOEXEC, 0666);
     } while (fd_ < 0 && errno == EINTR);

@@ -1,0 +1,38 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/log.h"
+
+namespace smon_rt {
+
+/// Every environment variable that the library reads, and what is in them; nothing where a variable is unset, empty or
+/// not understood. The README's table has the same rows, from python/smon_rt/environment.py.
+struct Environment {
+  bool is_disabled = false;                  // SMON_RT_DISABLE: anything but "", 0, false, no, off
+  std::optional<std::string> trace_dir;      // SMON_RT_TRACE_DIR
+  std::optional<std::string> run_id;         // SMON_RT_RUN_ID, else TORCHELASTIC_RUN_ID unless "none"
+  std::optional<double> sample_ratio;        // SMON_RT_SAMPLE_RATIO, 0 to 1
+  std::optional<std::int32_t> warmup_steps;  // SMON_RT_WARMUP_STEPS, 0 or more
+  std::optional<LogLevel> log_level;         // SMON_RT_LOG
+  std::optional<std::int32_t> attempt;       // TORCHELASTIC_RESTART_COUNT
+  std::optional<std::int32_t> rank;          // RANK
+  std::optional<std::int32_t> world_size;    // WORLD_SIZE
+  std::optional<std::int32_t> local_rank;    // LOCAL_RANK
+  // Variables of others that matter for timing (CUDA_*, NCCL_*, …), as set: for the header of the trace.
+  std::map<std::string, std::string> timing_variables;
+  std::vector<std::string> problems;  // one line each: a typo must not stop a job, but is said
+};
+
+/// Of this process, as it is now. Call it from control paths only: getenv races with a job that sets variables.
+Environment read_environment();
+
+/// With another look-up, for tests. nullptr: unset.
+Environment read_environment(const std::function<const char*(const char*)>& look_up);
+
+}  // namespace smon_rt

@@ -1,0 +1,269 @@
+#include "record/leftovers.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstddef>
+#include <memory>
+#include <span>
+#include <system_error>
+#include <utility>
+#include <vector>
+
+#include "base/process_state.h"
+#include "format/arena_view.h"
+#include "format/trace_encoder.h"
+#include "record/drain.h"
+#include "record/trace_tail.h"
+
+namespace smon_rt {
+namespace {
+
+constexpr std::uint64_t kMaxArenaBytes = std::uint64_t{64} << 20;
+constexpr std::size_t kMaxArenas = 4096;
+// An arena that cannot be read may be one that is just being made.
+constexpr std::int64_t kUnreadableGraceSeconds = 60;
+
+std::string error_text() {
+  return std::generic_category().message(errno);
+}
+
+class File {
+ public:
+  File(const std::string& path, int flags)
+      // Nonblocking: whatever was put there under this name, opening it must not wait.
+      : fd_(::open(path.c_str(), flags | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK)) {}
+  ~File() {
+    if (fd_ >= 0) ::close(fd_);
+  }
+  File(const File&) = delete;
+  File& operator=(const File&) = delete;
+  int fd() const { return fd_; }
+  bool is_open() const { return fd_ >= 0; }
+
+ private:
+  int fd_;
+};
+
+/// A regular file of this user.
+bool is_ours(int fd, struct stat* status) {
+  return ::fstat(fd, status) == 0 && S_ISREG(status->st_mode) && status->st_uid == ::geteuid();
+}
+
+struct flock whole_file_lock() {
+  struct flock lock{};
+  lock.l_type = F_WRLCK;
+  lock.l_whence = SEEK_SET;
+  return lock;
+}
+
+Result<ArenaContents> read_arena_file(int fd, std::uint64_t size) {
+  if (size > kMaxArenaBytes) return Error{"it is larger than any arena"};
+  std::vector<std::byte> bytes(size);
+  std::size_t filled = 0;
+  while (filled < bytes.size()) {
+    const ssize_t count = ::pread(fd, bytes.data() + filled, bytes.size() - filled, static_cast<off_t>(filled));
+    if (count < 0 && errno == EINTR) continue;
+    if (count <= 0) break;
+    filled += static_cast<std::size_t>(count);
+  }
+  return read_arena(std::span(bytes).first(filled));
+}
+
+bool is_owner_alive(const ArenaFacts& facts) {
+  // Pids of before the last boot mean nothing.
+  if (facts.boot_id != boot_id()) return false;
+  return is_process_alive(facts.pid, facts.process_start_ticks);
+}
+
+/// The packets that the file lacks.
+std::string encode_missing(const ArenaContents& arena, const TraceTail& tail, LeftoverCounts& counts) {
+  std::string packets;
+  const ArenaFacts& facts = arena.facts;
+  TraceNames names;
+  for (const ArenaCommunicator& communicator : arena.communicators) {
+    if (!tail.communicators.contains(communicator.comm_id)) {
+      names.communicators.push_back({communicator.comm_id, communicator.name, communicator.dimension, {}});
+    }
+  }
+  if (!names.communicators.empty()) append_names(packets, names);
+
+  std::vector<Span> open;
+  const std::int64_t last_ns = std::max({facts.clock.monotonic_ns, facts.drain_beat_ns, facts.watchdog_beat_ns});
+  for (const ArenaThread& thread : arena.threads) {
+    std::uint64_t first = thread.first_index;
+    if (const auto known = tail.next_index.find(thread.ring_id); known != tail.next_index.end()) {
+      first = std::clamp(known->second, first, first + thread.unread.size());
+    }
+    std::vector<Span> spans;
+    for (const Span& span : std::span(thread.unread).subspan(first - thread.first_index)) {
+      spans.push_back(in_nanoseconds(span, facts.clock));
+    }
+    append_spans(packets, thread.ring_id, first, spans);
+    counts.merged_spans += spans.size();
+    for (const OpenSpan& open_span : thread.open) {
+      if (open_span.span.start == 0) continue;  // of a step that is not sampled
+      Span span = in_nanoseconds(open_span.span, facts.clock);
+      span.end = std::max(span.start, last_ns);
+      span.flags |= span_flag::kAborted;
+      open.push_back(span);
+    }
+  }
+  if (!tail.has_open_spans) {
+    append_spans(packets, kOpenSpansRing, 0, open);
+    counts.merged_open_spans += open.size();
+  }
+  append_losses(packets, facts.losses);
+  return packets;
+}
+
+/// All of it or nothing.
+Result<void> append_to(int fd, const std::string& path, std::uint64_t whole_bytes, std::string_view packets) {
+  // A half packet at the end would swallow the beginning of what follows it.
+  if (::ftruncate(fd, static_cast<off_t>(whole_bytes)) != 0) return Error{path + ": " + error_text()};
+  while (!packets.empty()) {
+    const ssize_t count = ::write(fd, packets.data(), packets.size());
+    if (count < 0 && errno == EINTR) continue;
+    if (count <= 0) {
+      const Error error{path + ": " + (count < 0 ? error_text() : "nothing more fits")};
+      if (::ftruncate(fd, static_cast<off_t>(whole_bytes)) != 0) return Error{path + ": " + error_text()};
+      return error;
+    }
+    packets.remove_prefix(static_cast<std::size_t>(count));
+  }
+  return {};
+}
+
+enum class Outcome { kMerged, kDropped, kKept };
+
+void note(LeftoverCounts& counts, const std::string& arena_path, const std::string& problem) {
+  if (counts.problem.empty()) counts.problem = "leftover " + arena_path + ": " + problem;
+}
+
+Outcome merge_into_trace(const std::string& arena_path, const ArenaContents& arena, LeftoverCounts& counts) {
+  const ArenaFacts& facts = arena.facts;
+  const std::string& path = facts.trace_file;
+  if (path.empty()) return Outcome::kDropped;  // nobody asked for a file
+  if (!path.starts_with('/') || !path.ends_with(".smon")) {
+    note(counts, arena_path, "it names no trace file");
+    return Outcome::kDropped;
+  }
+  const File file(path, O_RDWR | O_APPEND);
+  if (!file.is_open()) {
+    const int error_number = errno;
+    note(counts, arena_path, "cannot open " + path + ": " + std::generic_category().message(error_number));
+    // Deleted by its user; unless the whole directory is not there at the moment.
+    const std::string directory = path.substr(0, path.rfind('/') + 1);
+    return error_number == ENOENT && ::access(directory.c_str(), W_OK) == 0 ? Outcome::kDropped : Outcome::kKept;
+  }
+  struct stat status{};
+  if (!is_ours(file.fd(), &status)) {
+    note(counts, arena_path, path + " is no file of this user");
+    return Outcome::kDropped;
+  }
+  const Result<TraceTail> tail = read_trace_tail(file.fd(), path);
+  if (!tail) {
+    note(counts, arena_path, tail.error().message);
+    return Outcome::kDropped;
+  }
+  if (tail->identity.pid != facts.pid || tail->identity.boot_id != facts.boot_id || tail->identity.rank != facts.rank) {
+    note(counts, arena_path, path + " was recorded by another process");
+    return Outcome::kDropped;
+  }
+  if (!facts.clock.is_valid) {
+    note(counts, arena_path, "its process died before it read its clocks");
+    return Outcome::kDropped;
+  }
+  LeftoverCounts merged;
+  const std::string packets = encode_missing(arena, *tail, merged);
+  if (Result<void> appended = append_to(file.fd(), path, tail->whole_bytes, packets); !appended) {
+    note(counts, arena_path, appended.error().message);
+    return Outcome::kKept;
+  }
+  counts.merged_spans += merged.merged_spans;
+  counts.merged_open_spans += merged.merged_open_spans;
+  if (!arena.problems.empty()) note(counts, arena_path, arena.problems.front());
+  return Outcome::kMerged;
+}
+
+void merge_one(const std::string& path, LeftoverCounts& counts) {
+  const File file(path, O_RDWR);
+  struct stat status{};
+  if (!file.is_open() || !is_ours(file.fd(), &status)) return;
+  // The owner holds this lock as long as it lives, in whatever pid namespace; so does whoever merges it just now.
+  struct flock lock = whole_file_lock();
+  if (::fcntl(file.fd(), F_SETLK, &lock) != 0) return;
+  if (::fstat(file.fd(), &status) != 0 || status.st_nlink == 0) return;  // merged by another process meanwhile
+
+  const Result<ArenaContents> arena = read_arena_file(file.fd(), static_cast<std::uint64_t>(status.st_size));
+  if (!arena) {
+    if (::time(nullptr) - std::max(status.st_mtime, status.st_ctime) < kUnreadableGraceSeconds) return;
+    note(counts, path, arena.error().message);
+    ++counts.dropped_arenas;
+    ::unlink(path.c_str());
+    return;
+  }
+  if (is_owner_alive(arena->facts)) return;
+  switch (merge_into_trace(path, *arena, counts)) {
+    case Outcome::kMerged:
+      ++counts.merged_arenas;
+      break;
+    case Outcome::kDropped:
+      ++counts.dropped_arenas;
+      break;
+    case Outcome::kKept:
+      ++counts.kept_arenas;
+      return;
+  }
+  ::unlink(path.c_str());
+}
+
+std::vector<std::string> arenas_in(const std::string& directory) {
+  std::vector<std::string> paths;
+  const std::string prefix = "smon-" + std::to_string(::geteuid()) + "-";
+  const std::unique_ptr<DIR, int (*)(DIR*)> folder(::opendir(directory.c_str()), &::closedir);
+  if (folder == nullptr) return paths;
+  while (const dirent* entry = ::readdir(folder.get())) {
+    const std::string_view name = entry->d_name;
+    if (name.starts_with(prefix) && paths.size() < kMaxArenas) paths.push_back(directory + "/" + std::string(name));
+  }
+  std::ranges::sort(paths);
+  return paths;
+}
+
+}  // namespace
+
+LeftoverCounts merge_leftovers(const std::string& tmpfs_directory, const std::string& own_path) {
+  LeftoverCounts counts;
+  for (const std::string& path : arenas_in(tmpfs_directory)) {
+    if (path != own_path) merge_one(path, counts);
+  }
+  return counts;
+}
+
+std::optional<ArenaOwner> find_arena_owner(const std::string& arena_path) {
+  const File file(arena_path, O_RDWR);
+  struct stat status{};
+  if (!file.is_open() || !is_ours(file.fd(), &status)) return std::nullopt;
+  struct flock lock = whole_file_lock();
+  const bool is_locked = ::fcntl(file.fd(), F_GETLK, &lock) == 0 && lock.l_type != F_UNLCK;
+  const Result<ArenaContents> arena = read_arena_file(file.fd(), static_cast<std::uint64_t>(status.st_size));
+  if (!arena) return std::nullopt;
+  if (!is_locked && !is_owner_alive(arena->facts)) return std::nullopt;
+  return ArenaOwner{arena->facts.pid, arena->facts.trace_file};
+}
+
+bool is_in_directory(const std::string& file, const std::string& directory) {
+  const std::size_t slash = file.rfind('/');
+  if (slash == std::string::npos) return false;
+  struct stat a{}, b{};
+  return ::stat(file.substr(0, slash + 1).c_str(), &a) == 0 && ::stat(directory.c_str(), &b) == 0 &&
+         a.st_dev == b.st_dev && a.st_ino == b.st_ino;
+}
+
+}  // namespace smon_rt

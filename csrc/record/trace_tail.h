@@ -1,0 +1,28 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+
+#include "base/result.h"
+#include "format/trace_records.h"
+
+namespace smon_rt {
+
+/// What the end of a trace file says about what is in it already.
+struct TraceTail {
+  TraceIdentity identity;                             // of its first packet
+  std::uint64_t whole_bytes = 0;                      // up to the end of its last whole packet
+  std::uint64_t file_bytes = 0;                       // larger, if the last packet was cut
+  std::map<std::uint32_t, std::uint64_t> next_index;  // of each ring: the first index that is not in the file
+  std::set<std::uint32_t> communicators;              // ids that have a name in what was read
+  bool has_open_spans = false;                        // those of the end of recording
+};
+
+/// Looks at the heads of all packets and reads the last 8 MiB of them: a process hands a ring's entries back once they
+/// are written, so what may be both in the file and in its arena was written last, in one piece of some 100 KB.
+Result<TraceTail> read_trace_tail(int fd, const std::string& path);
+
+}  // namespace smon_rt

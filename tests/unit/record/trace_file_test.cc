@@ -1,0 +1,153 @@
+#include "record/trace_file.h"
+
+#include <gtest/gtest.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+#include <string>
+
+namespace smon_rt {
+namespace {
+
+namespace fs = std::filesystem;
+
+class TraceFileTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    std::string pattern = (fs::temp_directory_path() / "smon-trace-file-XXXXXX").string();
+    ASSERT_NE(mkdtemp(pattern.data()), nullptr);
+    directory_ = pattern;
+  }
+  void TearDown() override { fs::remove_all(directory_); }
+
+  TraceFileOptions options() const {
+    TraceFileOptions options;
+    options.directory = directory_.string();
+    options.rank = 3;
+    return options;
+  }
+  static std::string content(const fs::path& path) {
+    std::ostringstream text;
+    text << std::ifstream(path, std::ios::binary).rdbuf();
+    return text.str();
+  }
+
+  fs::path directory_;
+};
+
+TEST_F(TraceFileTest, NamesTheFileByRankRunAndAttempt) {
+  EXPECT_EQ(trace_file_stem("run", 0, 3), "rank-00003.run-0");
+  EXPECT_EQ(trace_file_stem("a/../b c", 12, 123456), "rank-123456.a_.._b_c-12");
+}
+
+TEST_F(TraceFileTest, AppendsWholePackets) {
+  TraceFile file(options());
+  ASSERT_TRUE(file.open_next());
+  EXPECT_TRUE(file.append("first"));
+  EXPECT_TRUE(file.append("second"));
+  EXPECT_EQ(file.path(), (directory_ / "rank-00003.run-0.smon").string());
+  EXPECT_EQ(content(file.path()), "firstsecond");
+  EXPECT_EQ(file.file_bytes(), 11u);
+}
+
+TEST_F(TraceFileTest, NeverTouchesAFileThatIsThere) {
+  std::ofstream(directory_ / "rank-00003.run-0.smon") << "earlier";
+  TraceFile file(options());
+  ASSERT_TRUE(file.open_next());
+  EXPECT_TRUE(file.append("mine"));
+  EXPECT_EQ(file.path(), (directory_ / "rank-00003.run-0-1.smon").string());
+  EXPECT_EQ(content(directory_ / "rank-00003.run-0.smon"), "earlier");
+}
+
+TEST_F(TraceFileTest, IsFullAtItsLimitAndGoesOnInTheNextFile) {
+  TraceFileOptions small = options();
+  small.max_file_bytes = 8;
+  TraceFile file(small);
+  ASSERT_TRUE(file.open_next());
+  EXPECT_TRUE(file.append("1234567"));
+  EXPECT_FALSE(file.is_full());
+  EXPECT_TRUE(file.append("89"));
+  EXPECT_TRUE(file.is_full());
+  ASSERT_TRUE(file.open_next());
+  EXPECT_EQ(file.file_index(), 1u);
+  EXPECT_FALSE(file.is_full());
+  EXPECT_TRUE(file.append("next"));
+  EXPECT_EQ(content(directory_ / "rank-00003.run-0-1.smon"), "next");
+  EXPECT_EQ(file.total_bytes(), 13u);
+}
+
+TEST_F(TraceFileTest, MakesTheLastPartOfTheDirectoryOnly) {
+  TraceFileOptions there = options();
+  there.directory = (directory_ / "traces").string();
+  EXPECT_TRUE(TraceFile(there).open_next());
+  TraceFileOptions missing = options();
+  missing.directory = (directory_ / "no" / "traces").string();
+  TraceFile file(missing);
+  const Result<void> opened = file.open_next();
+  ASSERT_FALSE(opened);
+  EXPECT_NE(opened.error().message.find(missing.directory), std::string::npos);
+  EXPECT_FALSE(file.is_on());
+  EXPECT_FALSE(file.append("x"));
+  EXPECT_EQ(file.error(), opened.error().message);
+}
+
+TEST_F(TraceFileTest, WithoutADirectoryThereIsNoFileAndNoError) {
+  TraceFile file(TraceFileOptions{});
+  EXPECT_TRUE(file.open_next());
+  EXPECT_FALSE(file.is_on());
+  EXPECT_EQ(file.error(), "");
+}
+
+TEST_F(TraceFileTest, TurnsOffWhenTheFileWasRemoved) {
+  TraceFile file(options());
+  ASSERT_TRUE(file.open_next());
+  file.check_exists();
+  EXPECT_TRUE(file.is_on());
+  fs::remove_all(directory_);
+  file.check_exists();
+  EXPECT_FALSE(file.is_on());
+  EXPECT_NE(file.error().find("removed"), std::string::npos);
+  EXPECT_FALSE(file.open_next()) << "an off file stays off";
+}
+
+TEST_F(TraceFileTest, ADirectoryThatVanishedIsNotMadeAgainByRotation) {
+  TraceFile file(options());
+  ASSERT_TRUE(file.open_next());
+  fs::remove_all(directory_);
+  EXPECT_FALSE(file.open_next());
+  EXPECT_FALSE(fs::exists(directory_));
+}
+
+// A limit of the file size behaves as a full disk: a short write first, then an error.
+TEST_F(TraceFileTest, CutsAHalfPacketOffWhenTheDiskIsFull) {
+  sigset_t blocked, before;
+  sigemptyset(&blocked);
+  sigaddset(&blocked, SIGXFSZ);
+  pthread_sigmask(SIG_BLOCK, &blocked, &before);
+  TraceFile file(options());
+  ASSERT_TRUE(file.open_next());
+  ASSERT_TRUE(file.append("whole packet"));
+  rlimit old_limit{};
+  ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &old_limit), 0);
+  const rlimit limit{16, old_limit.rlim_max};
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &limit), 0);
+  EXPECT_FALSE(file.append("a packet that does not fit"));
+  setrlimit(RLIMIT_FSIZE, &old_limit);
+  EXPECT_FALSE(file.is_on());
+  EXPECT_NE(file.error().find("File too large"), std::string::npos) << file.error();
+  EXPECT_EQ(content(file.path()), "whole packet");
+  EXPECT_FALSE(file.append("never retried"));
+  const timespec no_time{};
+  while (sigtimedwait(&blocked, nullptr, &no_time) > 0) {
+  }
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+}
+
+}  // namespace
+}  // namespace smon_rt
