@@ -200,12 +200,18 @@ def file_name(rank: int = 0, run_id: str = "job", attempt: int = 0, file_index: 
 
 
 def write_rank(
-    folder: Path, spans: Sequence[TestSpan] = (), *, packets: Sequence[bytes] = (), closed: bool = True, **who: Any
+    folder: Path,
+    spans: Sequence[TestSpan] = (),
+    *,
+    packets: Sequence[bytes] = (),
+    clock: bytes | None = None,
+    closed: bool = True,
+    **who: Any,
 ) -> Path:
     """A whole file of one rank: identity, clocks, then packets, then the spans in batches."""
     writer = identity(**who)
     path = folder / file_name(writer.rank, writer.run_id, writer.attempt, writer.file_index)
-    parts = [packet(identity=writer), snapshot(), *packets]
+    parts = [packet(identity=writer), clock or snapshot(), *packets]
     parts += [span_packet(spans[first : first + 100], first_index=first) for first in range(0, len(spans), 100)]
     path.write_bytes(b"".join([*parts, *([end()] if closed else [])]))
     return path

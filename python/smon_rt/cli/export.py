@@ -93,9 +93,11 @@ def _write_chrome(traces: Iterator[RankTrace], alignment: ClockAlignment, output
     from smon_rt.export.output import open_output
     from smon_rt.export.timeline import rank_timeline
 
-    about = {"run_id": reader.job.run_id, "attempt": reader.job.attempt, "clock": alignment.clock}
+    origin_ns, near_zero = alignment.near_zero()
+    about = {"run_id": reader.job.run_id, "attempt": reader.job.attempt}
+    about |= {"clock": alignment.clock, "origin_ns": origin_ns}
     with open_output(output) as stream:
-        write_chrome((rank_timeline(trace, alignment.offset_ns(trace)) for trace in traces), stream, about=about)
+        write_chrome((rank_timeline(trace, near_zero.offset_ns(trace)) for trace in traces), stream, about=about)
     return _described(reader, alignment)
 
 

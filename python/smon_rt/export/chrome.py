@@ -10,10 +10,15 @@ from typing import Any, BinaryIO
 from smon_rt.export.timeline import RankTimeline, Slice
 
 _BATCH_EVENTS = 4096
+_ENCODE = json.JSONEncoder(separators=(",", ":")).encode
 
 
 def write_chrome(timelines: Iterable[RankTimeline], output: BinaryIO, *, about: dict[str, Any]) -> None:
-    """Writes one process a rank and one thread a lane. Times are microseconds with three decimals: nothing is lost."""
+    """Writes one process a rank and one thread a lane. Times are microseconds with three decimals.
+
+    `about` becomes the file's otherData. Readers take times as float64: give them from an origin of the same day, or
+    they lose the nanoseconds.
+    """
     head = json.dumps({"displayTimeUnit": "ms", "otherData": about})
     output.write((head[:-1] + ', "traceEvents": [').encode("ascii"))
     separator = "\n"
@@ -55,9 +60,9 @@ def _us(time_ns: int) -> str:
 
 
 def _slice(piece: Slice, place: str) -> str:
-    arguments = json.dumps(dict(piece.arguments), separators=(",", ":"))
+    arguments = _ENCODE(dict(piece.arguments))
     times = f'"ts":{_us(piece.start_ns)},"dur":{_us(piece.end_ns - piece.start_ns)}'
-    return f'{{"ph":"X","name":{json.dumps(piece.name)},{place},{times},"args":{arguments}}}'
+    return f'{{"ph":"X","name":{_ENCODE(piece.name)},{place},{times},"args":{arguments}}}'
 
 
 def _flow(piece: Slice, place: str) -> str:

@@ -9,6 +9,9 @@ from smon_rt.trace.job_trace import JobReader
 from smon_rt.trace.rank_trace import RankTrace
 from smon_rt.trace.reader import FileHead
 
+# How long before the first reading of the clocks a span may have begun, for all that is known here.
+_EARLIER_NS = 3_600_000_000_000
+
 HostKey = tuple[str, str, int]
 
 
@@ -18,10 +21,17 @@ class ClockAlignment:
 
     clock: str
     offsets_ns: dict[HostKey, int]
+    first_reading_ns: int = 0
 
     def offset_ns(self, trace: RankTrace) -> int:
         """What to add to a rank's times."""
         return self.offsets_ns[trace.host_key]
+
+    def near_zero(self) -> tuple[int, ClockAlignment]:
+        """An origin shortly before the recording, and the alignment that counts from it."""
+        origin_ns = max(self.first_reading_ns - _EARLIER_NS, 0)
+        offsets = {key: offset - origin_ns for key, offset in self.offsets_ns.items()}
+        return origin_ns, ClockAlignment(self.clock, offsets, self.first_reading_ns - origin_ns)
 
 
 def align(reader: JobReader) -> ClockAlignment:
@@ -35,7 +45,8 @@ def align(reader: JobReader) -> ClockAlignment:
         identity = head.identity
         by_host.setdefault((identity.host, identity.boot_id, identity.time_namespace), []).append(head)
     if len(by_host) == 1:
-        return ClockAlignment("monotonic", dict.fromkeys(by_host, 0))
+        readings = [head.clock.monotonic_ns for head in reader.heads if head.clock is not None]
+        return ClockAlignment("monotonic", dict.fromkeys(by_host, 0), min(readings, default=0))
     offsets: dict[HostKey, int] = {}
     for key, heads in by_host.items():
         known = [head.realtime_offset_ns for head in heads if head.realtime_offset_ns is not None]
@@ -45,4 +56,5 @@ def align(reader: JobReader) -> ClockAlignment:
                 "export each host alone"
             )
         offsets[key] = known[0]
-    return ClockAlignment("realtime", offsets)
+    starts = [head.started_ns for head in reader.heads if head.started_ns is not None]
+    return ClockAlignment("realtime", offsets, min(starts))

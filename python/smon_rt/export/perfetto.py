@@ -7,6 +7,7 @@ tests read the files back with that package.
 
 from __future__ import annotations
 
+import functools
 import struct
 from collections.abc import Iterable, Iterator
 from typing import BinaryIO
@@ -29,14 +30,31 @@ def write_perfetto(timelines: Iterable[RankTimeline], output: BinaryIO) -> None:
 
 def varint(value: int) -> bytes:
     """An unsigned number on the wire."""
-    if value < 0x80:
-        return bytes((value,))
+    if value < len(_SMALL):
+        return _SMALL[value]
     parts = bytearray()
     while value >= 0x80:
         parts.append(value & 0x7F | 0x80)
         value >>= 7
     parts.append(value)
     return bytes(parts)
+
+
+# Lengths and tags are small; the table makes itself while it is shorter than the number asked for.
+_SMALL: list[bytes] = []
+_SMALL.extend([bytes((value,)) for value in range(0x80)])
+_SMALL.extend([varint(value) for value in range(0x80, 0x800)])
+
+
+def _timestamp(time_ns: int) -> bytes:
+    """TracePacket.timestamp. Neighbours share all but the low 28 bits, which are spread over four bytes."""
+    low = time_ns & 0x7F | (time_ns & 0x3F80) << 1 | (time_ns & 0x1F_C000) << 2 | (time_ns & 0xFE0_0000) << 3
+    return b"\x40" + (low | 0x8080_8080).to_bytes(4, "little") + _high_bits(time_ns >> 28)
+
+
+@functools.lru_cache(maxsize=256)
+def _high_bits(value: int) -> bytes:
+    return varint(value)
 
 
 def _number(field: int, value: int) -> bytes:
@@ -105,7 +123,7 @@ class _RankWriter:
         return uuid, self._track(uuid, parts + more)
 
     def _event(self, timestamp_ns: int, event: bytes) -> bytes:
-        body = b"".join((b"\x40", varint(max(timestamp_ns, 0)), self._tail, b"\x5a", varint(len(event)), event))
+        body = b"".join((_timestamp(max(timestamp_ns, 0)), self._tail, b"\x5a", varint(len(event)), event))
         return b"".join((b"\x0a", varint(len(body)), body))
 
     def _lane(self, lane: Lane) -> Iterator[bytes]:
