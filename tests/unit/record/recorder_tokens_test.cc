@@ -1,0 +1,199 @@
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstdint>
+#include <random>
+#include <thread>
+#include <vector>
+
+#include "record/recorder.h"
+#include "recorder_fixture.h"
+
+namespace smon_rt {
+namespace {
+
+using testing::dropped;
+using testing::every_step_sampled;
+using testing::make_recorder;
+using testing::no_step_sampled;
+using testing::RingReader;
+
+std::uint64_t stale(Recorder& recorder) {
+  return recorder.header().losses.stale_tokens.load();
+}
+
+std::uint64_t foreign(Recorder& recorder) {
+  return recorder.header().losses.foreign_tokens.load();
+}
+
+TEST(Tokens, ASecondEndIsCountedAndIgnored) {
+  const auto recorder = make_recorder(every_step_sampled());
+  RingReader reader(recorder->arena());
+  const Token token = recorder->begin(Kind::kUser);
+  recorder->end(token);
+  recorder->end(token);
+  recorder->annotate(token, {.microbatch = 1});
+  EXPECT_EQ(reader.take().size(), 1u);
+  EXPECT_EQ(stale(*recorder), 2u);
+}
+
+TEST(Tokens, ATokenOfASlotThatIsUsedAgainIsStale) {
+  const auto recorder = make_recorder(every_step_sampled());
+  RingReader reader(recorder->arena());
+  const Token old = recorder->begin(Kind::kUser);
+  recorder->end(old);
+  const Token young = recorder->begin(Kind::kUser);
+  EXPECT_EQ(old >> 32, young >> 32) << "the same slot, another generation";
+  EXPECT_NE(old, young);
+  recorder->end(old);
+  EXPECT_EQ(stale(*recorder), 1u);
+  EXPECT_EQ(recorder->current(), young);
+  recorder->end(young);
+  EXPECT_EQ(reader.take().size(), 2u);
+}
+
+TEST(Tokens, ZeroEndsNothingAndIsNotCounted) {
+  const auto recorder = make_recorder(every_step_sampled());
+  recorder->end(0);
+  recorder->annotate(0, {});
+  EXPECT_EQ(stale(*recorder) + foreign(*recorder), 0u);
+}
+
+TEST(Tokens, GarbageIsCountedAndNeverFollowed) {
+  const auto recorder = make_recorder(every_step_sampled());
+  RingReader reader(recorder->arena());
+  const Token open = recorder->begin(Kind::kUser);
+  std::mt19937_64 random(11);
+  constexpr int kTokens = 200'000;
+  int tried = 0;
+  for (int i = 0; i < kTokens; ++i) {
+    // Half of them differ from a true token in a few bits only.
+    Token token = i % 2 == 0 ? random() : open ^ (Token{1} << random() % 64) ^ (Token{1} << random() % 64);
+    if (token == open || token == 0) continue;
+    ++tried;
+    recorder->end(token);
+  }
+  EXPECT_EQ(stale(*recorder) + foreign(*recorder), static_cast<std::uint64_t>(tried));
+  EXPECT_GT(foreign(*recorder), 0u);
+  EXPECT_GT(stale(*recorder), 0u);
+  EXPECT_EQ(recorder->current(), open);
+  EXPECT_TRUE(reader.take().empty());
+}
+
+TEST(Tokens, ATokenOfTheRecorderBeforeIsForeign) {
+  auto first = make_recorder(every_step_sampled());
+  const Token old = first->begin(Kind::kUser);
+  first.reset();
+  const auto second = make_recorder(every_step_sampled());
+  second->end(old);
+  EXPECT_EQ(foreign(*second), 1u);
+  EXPECT_EQ(stale(*second), 0u);
+}
+
+TEST(Tokens, OneThousandSpansCanBeOpenAndEndInAnyOrder) {
+  const auto recorder = make_recorder(every_step_sampled());
+  RingReader reader(recorder->arena());
+  std::vector<Token> open;
+  for (int i = 0; i < 1000; ++i) open.push_back(recorder->begin(Kind::kUser, {.payload_bytes = std::uint64_t(i)}));
+  EXPECT_EQ(std::count(open.begin(), open.end(), Token{0}), 0);
+  EXPECT_EQ(reader.open_spans().size(), 1000u);
+  std::shuffle(open.begin(), open.end(), std::mt19937(3));
+  for (const Token token : open) recorder->end(token);
+  EXPECT_EQ(reader.take().size(), 1000u);
+  EXPECT_EQ(recorder->current(), 0u);
+  EXPECT_EQ(recorder->dropped_spans() + stale(*recorder) + foreign(*recorder), 0u);
+}
+
+TEST(Tokens, TenThousandNestedSpansDropWhatDoesNotFitAndCountIt) {
+  for (const auto& options : {every_step_sampled(), no_step_sampled()}) {
+    const auto recorder = make_recorder(options);
+    const std::uint32_t slots = recorder->arena().sizes().large_slots;
+    constexpr int kDepth = 10'000;
+    std::vector<Token> open;
+    for (int i = 0; i < kDepth; ++i) open.push_back(recorder->begin(Kind::kUser));
+    EXPECT_EQ(dropped(*recorder, Kind::kUser), kDepth - slots);
+    EXPECT_EQ(recorder->current(), open[slots - 1]) << "the innermost that has a slot";
+    while (!open.empty()) {
+      recorder->end(open.back());
+      open.pop_back();
+    }
+    EXPECT_EQ(recorder->current(), 0u);
+    EXPECT_NE(recorder->begin(Kind::kUser), 0u) << "there is room again";
+  }
+}
+
+TEST(Tokens, ASpanEndedByAnotherThreadIsInThatThreadsRingAndSaysSo) {
+  const auto recorder = make_recorder(every_step_sampled());
+  RingReader reader(recorder->arena());
+  recorder->end(recorder->begin(Kind::kOptimizer));
+  const Token token = recorder->begin(Kind::kUser);
+  std::thread([&] { recorder->end(token); }).join();
+  EXPECT_EQ(recorder->current(), 0u) << "the owner's list forgets it";
+  const auto entries = reader.take_entries();
+  ASSERT_EQ(entries.size(), 2u);
+  EXPECT_NE(entries[0].ring_id, entries[1].ring_id);
+  EXPECT_EQ(entries[1].span.kind, Kind::kUser);
+  EXPECT_TRUE(entries[1].span.flags & span_flag::kOtherThread);
+  EXPECT_FALSE(entries[0].span.flags & span_flag::kOtherThread);
+}
+
+TEST(Tokens, SlotsFreedByAnotherThreadAreUsedAgain) {
+  const auto recorder = make_recorder(every_step_sampled());
+  RingReader reader(recorder->arena());
+  const std::uint32_t slots = recorder->arena().sizes().large_slots;
+  for (int round = 0; round < 5; ++round) {
+    std::vector<Token> open;
+    for (std::uint32_t i = 0; i < slots; ++i) open.push_back(recorder->begin(Kind::kUser));
+    EXPECT_EQ(recorder->begin(Kind::kGc), 0u);
+    std::thread([&] {
+      for (const Token token : open) recorder->end(token);
+    }).join();
+    reader.take();
+  }
+  EXPECT_EQ(dropped(*recorder, Kind::kGc), 5u) << "nothing but the one too many";
+  EXPECT_EQ(stale(*recorder) + foreign(*recorder), 0u);
+}
+
+TEST(Tokens, OfTwoThreadsThatEndOneSpanOneWins) {
+  const auto recorder = make_recorder(every_step_sampled());
+  RingReader reader(recorder->arena());
+  constexpr int kRounds = 20'000;
+  std::atomic<Token> shared{0};
+  std::atomic<int> arrived{0};
+  std::atomic<bool> is_done{false};
+  const auto end_all = [&] {
+    Token last = 0;
+    while (!is_done.load()) {
+      const Token token = shared.load();
+      if (token == last) {
+        std::this_thread::yield();
+        continue;
+      }
+      last = token;
+      recorder->end(token);
+      ++arrived;
+    }
+  };
+  std::thread first(end_all);
+  std::thread second(end_all);
+  std::size_t taken = 0;
+  for (int i = 0; i < kRounds; ++i) {
+    arrived = 0;
+    const Token token = recorder->begin(Kind::kUser);
+    ASSERT_NE(token, 0u);
+    shared = token;
+    while (arrived.load() < 2) std::this_thread::yield();
+    if (i % 100 == 0) taken += reader.take().size();
+  }
+  is_done = true;
+  first.join();
+  second.join();
+  taken += reader.take().size();
+  EXPECT_EQ(taken + recorder->dropped_spans(), static_cast<std::size_t>(kRounds));
+  EXPECT_EQ(recorder->dropped_spans(), 0u);
+  EXPECT_EQ(stale(*recorder), static_cast<std::uint64_t>(kRounds));
+}
+
+}  // namespace
+}  // namespace smon_rt
