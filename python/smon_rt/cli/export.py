@@ -145,7 +145,7 @@ def _check_output(output: str, output_format: str, inputs: list[str]) -> None:
     """Refuses, before any work, an output that cannot be meant."""
     from smon_rt.analysis.input_file import shown
 
-    if not output:
+    if not output or "\0" in output:
         raise click.BadParameter("name a file to write", param_hint="--output")
     if output_format == "parquet" and not output.endswith(_PARQUET_SUFFIX):
         raise SmonError(

@@ -159,6 +159,8 @@ def find_files(paths: Sequence[StrPath]) -> list[str]:
     """The trace files that paths name: files, directories that hold them, globs of both. Raises TraceError."""
     found: dict[str, str] = {}
     for path in map(os.fsdecode, paths):
+        if "\0" in path:
+            raise TraceError(f"{shown(path)}: no file has a NUL in its name; check the path")
         for name in _expand(path):
             for file in [name] if is_url(name) else _in_directory(name):
                 found.setdefault(file if is_url(file) else os.path.realpath(local_path(file)), file)
