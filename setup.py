@@ -71,7 +71,7 @@ class GenerateAndBuild(build_py):
 
 with tempfile.TemporaryDirectory(prefix="smon-rt-build-") as fresh_folder:
     setup(
-        ext_modules=[Extension("smon_rt._analysis", sources=[])],
+        ext_modules=[Extension("smon_rt._analysis", sources=[]), Extension("smon_rt._runtime", sources=[])],
         cmdclass={"build_ext": CMakeBuild, "build_py": GenerateAndBuild},
         options={"build": {"build_base": fresh_folder}},
     )

@@ -107,7 +107,10 @@ PYTHON_RULES: tuple[PythonRule, ...] = (
         reason="the generator's truth must be independent of the engine that it checks",
     ),
     PythonRule(
-        ("integrations/**/*.py", "gc.py", "checkpoint/**/*.py"),
+        (
+            *("_backend.py", "_inert.py", "_layout.py", "_recording.py"),
+            *("integrations/**/*.py", "gc.py", "checkpoint/**/*.py"),
+        ),
         ("smon_rt._analysis", "smon_rt.analysis", "smon_rt.report", "smon_rt.synth", "smon_rt.cli"),
         at_import=False,
         reason="recording never loads the analysis",

@@ -22,13 +22,15 @@ LIBRARY_EXPORTS = re.compile(r"^(smon_\w+|ncclProfiler_v\d+)$")
 IMPORT_LIMIT_MS = 50.0
 IMPORT_RUNS = 11
 MUST_NOT_LOAD = (
-    *("smon_rt._analysis", "smon_rt._proto", "smon_rt.analysis", "smon_rt.trace"),
+    *("smon_rt._analysis", "smon_rt._proto", "smon_rt._runtime", "smon_rt.analysis", "smon_rt.trace"),
     *("click", "google.protobuf", "numpy", "plotly", "pyarrow", "rich", "torch"),
 )
 MUST_CONTAIN = (
     "smon_rt/__init__.py",
     "smon_rt/py.typed",
     "smon_rt/_analysis.",
+    "smon_rt/_runtime.",
+    "smon_rt/_runtime.pyi",
     "smon_rt/_proto/trace_pb2.py",
     "smon_rt/lib/libsmon_rt.so",
     "smon_rt/include/smon_rt.h",
@@ -63,6 +65,11 @@ def needs_only_allowed(library: str) -> bool:
     return ALLOWED_LIBRARIES.match(library) is not None
 
 
+def is_companion(path: Path, library: str) -> bool:
+    """Whether a shared object may need this one of ours: the recorder's module finds the library beside it."""
+    return path.name.startswith("_runtime.") and library == "libsmon_rt.so"
+
+
 def check_shared_objects(folder: Path) -> list[str]:
     problems = []
     for path in sorted(folder.rglob("*.so")):
@@ -71,7 +78,7 @@ def check_shared_objects(folder: Path) -> list[str]:
         problems += [
             f"{path.name} needs {library}: link it statically or open it at run time"
             for library in needed
-            if not needs_only_allowed(library)
+            if not needs_only_allowed(library) and not is_companion(path, library)
         ]
     return problems
 

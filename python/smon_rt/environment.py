@@ -13,6 +13,7 @@ from enum import IntEnum
 class LogLevel(IntEnum):
     """How much is said on stderr; each level includes the ones before it."""
 
+    OFF = -1
     ERROR = 0
     WARNING = 1
     INFO = 2
@@ -28,11 +29,25 @@ class Variable:
     effect: str
 
 
+# The recorder reads its own in csrc/api/environment.cc.
 VARIABLES: tuple[Variable, ...] = (
+    Variable(
+        "SMON_RT_TRACE_DIR", "none", "where traces go if `start()` names no directory; without either there is no file"
+    ),
+    Variable("SMON_RT_SAMPLE_RATIO", "0.1", "share of steps whose spans are recorded, 0 to 1"),
+    Variable("SMON_RT_WARMUP_STEPS", "3", "first steps of a process, which the analysis leaves out"),
+    Variable("SMON_RT_RUN_ID", "TORCHELASTIC_RUN_ID, else run", "names the run: the same for all ranks and attempts"),
+    Variable("SMON_RT_DISABLE", "0", "1 makes everything inert: nothing is recorded, no thread runs, no file is made"),
     Variable(
         "SMON_RT_LOG",
         "warning",
-        "how much is said on stderr: error, warning, info or debug; debug adds the traceback of an unexpected error",
+        "how much is said on stderr: off, error, warning, info or debug; debug adds tracebacks of unexpected errors",
+    ),
+    Variable("RANK, WORLD_SIZE, LOCAL_RANK", "0, 1, 0", "of this process, as torchrun sets them"),
+    Variable(
+        "TORCHELASTIC_RESTART_COUNT",
+        "first without a file",
+        "the attempt: how often torchrun has started the job again",
     ),
 )
 
@@ -43,9 +58,13 @@ def log_level() -> LogLevel:
     return LogLevel.__members__.get(word, LogLevel.WARNING)
 
 
+def _as_code(names: str) -> str:
+    return ", ".join(f"`{name}`" for name in names.split(", "))
+
+
 def markdown_table() -> str:
     """The table for the README."""
-    rows = [f"| {v.name} | {v.default} | {v.effect} |" for v in VARIABLES]
+    rows = [f"| {_as_code(v.name)} | {v.default} | {v.effect} |" for v in VARIABLES]
     return "\n".join(["| variable | default | effect |", "|---|---|---|", *rows])
 
 

@@ -9,3 +9,7 @@ class SmonError(Exception):
 
 class TraceError(SmonError):
     """A trace or its metadata cannot be read, or the two contradict each other."""
+
+
+class RecordingError(SmonError):
+    """Recording was asked for something that cannot be: an unknown kind, a value out of range, a start refused."""

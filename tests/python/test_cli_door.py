@@ -132,7 +132,7 @@ def test_the_log_level_forgives_case_and_typos(monkeypatch: pytest.MonkeyPatch, 
 
 
 def test_the_table_of_variables_names_each() -> None:
-    assert "| SMON_RT_LOG | warning |" in markdown_table()
+    assert "| `SMON_RT_LOG` | warning |" in markdown_table()
 
 
 def in_shell(command: str, **environment: str) -> subprocess.CompletedProcess[str]:

@@ -1,0 +1,178 @@
+// The Python module smon_rt._runtime: recording, over smon_rt.h alone. The recorder itself is in libsmon_rt.so, which
+// NCCL and C++ programs meet too. What a step calls is in runtime_calls.cc and runtime_span.cc; here is what is called
+// once. python/smon_rt/_runtime.pyi holds the types.
+
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "api/smon_rt.h"
+#include "bindings/runtime_arguments.h"
+#include "bindings/runtime_calls.h"
+
+namespace py = pybind11;
+
+namespace smon_rt::bindings {
+namespace {
+
+const char* text_or_null(const std::optional<std::string>& text) {
+  return text ? text->c_str() : nullptr;
+}
+
+int start(const std::optional<std::string>& trace_dir, const std::optional<std::string>& run_id, std::int32_t attempt,
+          std::int32_t rank, std::int32_t world_size, std::int32_t local_rank, double sample_ratio,
+          std::int32_t warmup_steps, std::int32_t always_steps, std::uint64_t max_file_bytes) {
+  smon_config config;
+  smon_config_init(&config);
+  config.trace_dir = text_or_null(trace_dir);
+  config.run_id = text_or_null(run_id);
+  config.attempt = attempt;
+  config.rank = rank;
+  config.world_size = world_size;
+  config.local_rank = local_rank;
+  config.sample_ratio = sample_ratio;
+  config.warmup_steps = warmup_steps;
+  config.always_steps = always_steps;
+  config.max_file_bytes = max_file_bytes;
+  begin_new_names();
+  smon_result result;
+  {
+    py::gil_scoped_release no_gil;
+    result = smon_start(&config);
+  }
+  end_new_names(result == SMON_OK || result == SMON_ALREADY_STARTED);
+  return result;
+}
+
+int stop() {
+  // From here on no thread waits for the recorder's lock with a new name, GIL in hand.
+  begin_new_names();
+  py::gil_scoped_release no_gil;
+  return smon_stop();
+}
+
+int set_layout(std::int32_t dp_rank, std::int32_t stage, std::int32_t tp_rank, std::int32_t cp_rank,
+               std::int32_t expert_dp_rank, std::int32_t dp_size, std::int32_t pp_size, std::int32_t tp_size,
+               std::int32_t cp_size, std::int32_t vpp_size, std::int32_t microbatch_count,
+               const std::optional<std::string>& schedule) {
+  smon_layout layout = {};
+  layout.struct_size = sizeof(layout);
+  layout.dp_rank = dp_rank;
+  layout.stage = stage;
+  layout.tp_rank = tp_rank;
+  layout.cp_rank = cp_rank;
+  layout.expert_dp_rank = expert_dp_rank;
+  layout.dp_size = dp_size;
+  layout.pp_size = pp_size;
+  layout.tp_size = tp_size;
+  layout.cp_size = cp_size;
+  layout.vpp_size = vpp_size;
+  layout.microbatch_count = microbatch_count;
+  layout.schedule = text_or_null(schedule);
+  return smon_set_layout(&layout);
+}
+
+std::uint16_t register_communicator(const std::string& name, const std::string& dimension,
+                                    const std::vector<std::int32_t>& member_ranks) {
+  return smon_register_communicator(name.c_str(), dimension.c_str(), member_ranks.data(), member_ranks.size());
+}
+
+py::dict status() {
+  smon_status status = {};
+  status.struct_size = sizeof(status);
+  smon_status_read(&status);
+  py::dict dropped, result;
+  for (std::size_t kind = 0; kind < SMON_KIND_COUNT; ++kind) {
+    if (status.dropped_by_kind[kind] != 0) dropped[py::int_(kind)] = status.dropped_by_kind[kind];
+  }
+  result["is_started"] = status.is_started != 0;
+  result["is_paused"] = status.is_paused != 0;
+  result["step"] = status.step;
+  result["recorded_spans"] = status.recorded_spans;
+  result["written_spans"] = status.written_spans;
+  result["dropped_spans"] = status.dropped_spans;
+  result["dropped_by_kind"] = dropped;
+  result["foreign_tokens"] = status.foreign_tokens;
+  result["stale_tokens"] = status.stale_tokens;
+  result["threads_without_ring"] = status.threads_without_ring;
+  result["sampled_steps"] = status.sampled_steps;
+  result["steps"] = status.steps;
+  result["file_bytes"] = status.file_bytes;
+  result["drain_cpu_ns"] = status.drain_cpu_ns;
+  result["file_path"] = py::reinterpret_steal<py::str>(PyUnicode_DecodeFSDefault(status.file_path));
+  result["file_error"] = py::reinterpret_steal<py::str>(PyUnicode_DecodeFSDefault(status.file_error));
+  return result;
+}
+
+// Globals of the process would be shared by interpreters that know nothing of each other.
+void refuse_subinterpreters() {
+  if (PyInterpreterState_Get() == PyInterpreterState_Main()) return;
+  throw py::import_error("smon_rt records in the main interpreter only: call it there, not in a subinterpreter");
+}
+
+void add_calls(py::module_& module) {
+  if (!set_up_arguments() || PyModule_AddFunctions(module.ptr(), runtime_calls()) < 0) throw py::error_already_set();
+  PyObject* span = make_span_type(module.ptr());
+  if (span == nullptr) throw py::error_already_set();
+  module.attr("span") = py::reinterpret_steal<py::object>(span);
+  PyObject* names = kind_names();
+  if (names == nullptr) throw py::error_already_set();
+  module.attr("KIND_NAMES") = py::reinterpret_steal<py::object>(names);
+}
+
+void add_results(py::module_& module) {
+  module.attr("OK") = static_cast<int>(SMON_OK);
+  module.attr("DISABLED") = static_cast<int>(SMON_DISABLED);
+  module.attr("ALREADY_STARTED") = static_cast<int>(SMON_ALREADY_STARTED);
+  module.attr("NOT_STARTED") = static_cast<int>(SMON_NOT_STARTED);
+  module.attr("INVALID_ARGUMENT") = static_cast<int>(SMON_INVALID_ARGUMENT);
+  module.attr("UNAVAILABLE") = static_cast<int>(SMON_UNAVAILABLE);
+  module.attr("TIMED_OUT") = static_cast<int>(SMON_TIMED_OUT);
+}
+
+}  // namespace
+}  // namespace smon_rt::bindings
+
+PYBIND11_MODULE(_runtime, module, py::mod_gil_not_used()) {
+  using namespace smon_rt::bindings;  // NOLINT: the module's own namespace
+  refuse_subinterpreters();
+  module.doc() = "The recorder of smon_rt, over the C interface of libsmon_rt.so.";
+  add_calls(module);
+  add_results(module);
+  const auto no_gil = py::call_guard<py::gil_scoped_release>();
+  module.def("start", &start, py::kw_only(), py::arg("trace_dir"), py::arg("run_id"), py::arg("attempt"),
+             py::arg("rank"), py::arg("world_size"), py::arg("local_rank"), py::arg("sample_ratio"),
+             py::arg("warmup_steps"), py::arg("always_steps"), py::arg("max_file_bytes"));
+  module.def("stop", &stop);
+  module.def("pause", &smon_pause, no_gil);
+  module.def("resume", &smon_resume, no_gil);
+  module.def("last_error", [] { return py::bytes(smon_last_error()).attr("decode")("utf-8", "replace"); });
+  module.def("set_layout", &set_layout, py::kw_only(), py::arg("dp_rank"), py::arg("stage"), py::arg("tp_rank"),
+             py::arg("cp_rank"), py::arg("expert_dp_rank"), py::arg("dp_size"), py::arg("pp_size"), py::arg("tp_size"),
+             py::arg("cp_size"), py::arg("vpp_size"), py::arg("microbatch_count"), py::arg("schedule"));
+  module.def(
+      "set_fact",
+      [](const std::string& key, const std::string& value) {
+        return static_cast<int>(smon_set_fact(key.c_str(), value.c_str()));
+      },
+      py::arg("key"), py::arg("value"), no_gil);
+  module.def("name_id", [](const py::str& name) { return name_id(name.ptr()); }, py::arg("name"));
+  module.def("register_track", &smon_register_track, py::arg("device"), py::arg("stream"), no_gil);
+  module.def("register_communicator", &register_communicator, py::arg("name"), py::arg("dimension"),
+             py::arg("member_ranks"), no_gil);
+  module.def(
+      "request_sampling",
+      [](std::int64_t first_step, std::int32_t step_count) {
+        return static_cast<int>(smon_request_sampling(first_step, step_count));
+      },
+      py::arg("first_step"), py::arg("step_count"), no_gil);
+  module.def("status", &status);
+  module.def("version", [] { return std::string(smon_version()); });
+  module.def(
+      "set_misuse_handler", [](const py::object& handler) { set_misuse_handler(handler.inc_ref().ptr()); },
+      py::arg("handler"));
+}

@@ -1,0 +1,133 @@
+"""Stands in for `smon_rt._runtime` where it cannot be loaded: takes every call and does nothing.
+
+The calls mean what _runtime.pyi says of a process in which recording was never started.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from smon_rt.kinds import KIND_NAMES as KIND_NAMES
+
+OK, DISABLED, ALREADY_STARTED, NOT_STARTED, INVALID_ARGUMENT, UNAVAILABLE, TIMED_OUT = range(7)
+
+#: Why `smon_rt._runtime` is not there; set by `_backend`.
+reason = ""
+
+
+class span:  # noqa: N801, the name of the real one
+    """A context manager that records nothing."""
+
+    __slots__ = ()
+    token = 0
+
+    def __init__(self, kind: Any, **_ids: Any) -> None:
+        pass
+
+    def __enter__(self) -> span:
+        return self
+
+    def __exit__(self, *_exception: object) -> Literal[False]:
+        return False
+
+
+def begin(*_arguments: Any, **_ids: Any) -> int:
+    return 0
+
+
+def end(_token: Any) -> None:
+    pass
+
+
+abort = end
+
+
+def annotate(*_arguments: Any, **_ids: Any) -> None:
+    pass
+
+
+def current() -> int:
+    return 0
+
+
+def is_sampled() -> bool:
+    return False
+
+
+def step_begin(_step: Any = None) -> None:
+    pass
+
+
+def step_end() -> None:
+    pass
+
+
+def has_stepped() -> bool:
+    return True
+
+
+def metric(_name: Any, _value: Any) -> None:
+    pass
+
+
+def start(**_config: Any) -> int:
+    return UNAVAILABLE
+
+
+def stop() -> int:
+    return NOT_STARTED
+
+
+def pause() -> None:
+    pass
+
+
+resume = pause
+
+
+def last_error() -> str:
+    return reason
+
+
+def set_layout(**_layout: Any) -> int:
+    return OK
+
+
+def set_fact(_key: str, _value: str) -> int:
+    return OK
+
+
+def name_id(_name: str) -> int:
+    return 0
+
+
+def register_track(_device: int, _stream: int) -> int:
+    return 0
+
+
+def register_communicator(_name: str, _dimension: str, _member_ranks: Any) -> int:
+    return 0
+
+
+def request_sampling(_first_step: int, _step_count: int) -> int:
+    return NOT_STARTED
+
+
+def status() -> dict[str, Any]:
+    flags: dict[str, Any] = {"is_started": False, "is_paused": False, "step": -1}
+    texts = {"dropped_by_kind": {}, "file_path": "", "file_error": reason}
+    return flags | dict.fromkeys(_COUNTERS, 0) | texts
+
+
+_COUNTERS = (
+    *("recorded_spans", "written_spans", "dropped_spans", "foreign_tokens", "stale_tokens", "threads_without_ring"),
+    *("sampled_steps", "steps", "file_bytes", "drain_cpu_ns"),
+)
+
+
+def version() -> str:
+    return ""
+
+
+def set_misuse_handler(_handler: Any) -> None:
+    pass

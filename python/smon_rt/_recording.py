@@ -1,0 +1,358 @@
+"""Recording, as a training script sees it; `smon_rt` itself offers these names and loads this at the first use.
+
+Nothing here raises once the first step has begun, unless `start(strict=True)` asked for it: what cannot be recorded is
+left out, counted, and said once.
+"""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import inspect
+import os
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ParamSpec, TypeVar, cast
+
+from smon_rt._backend import IS_NATIVE, native, say
+from smon_rt._layout import Layout, discover, torch_distributed
+from smon_rt.environment import LogLevel
+from smon_rt.errors import RecordingError
+from smon_rt.kinds import KIND_NAMES, KindName
+
+begin = native.begin
+end = native.end
+abort = native.abort
+annotate = native.annotate
+current = native.current
+is_sampled = native.is_sampled
+metric = native.metric
+span = native.span
+
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
+_MAX_MISUSES_SAID = 20
+
+
+class _State:
+    """What this module remembers between calls."""
+
+    is_strict = False
+    must_discover = False
+    said: frozenset[str] = frozenset()
+
+
+def start(
+    trace_dir: str | os.PathLike[str] | None = None,
+    *,
+    sample_ratio: float | None = None,
+    run_id: str | None = None,
+    attempt: int | None = None,
+    rank: int | None = None,
+    world_size: int | None = None,
+    local_rank: int | None = None,
+    warmup_steps: int | None = None,
+    always_steps: int | None = None,
+    max_file_bytes: int | None = None,
+    strict: bool = False,
+) -> bool:
+    """Starts recording in this process, and returns whether it does.
+
+    What keeps it from recording (SMON_RT_DISABLE, a live process of the same rank and attempt) is said in one line on
+    stderr, and the job goes on. So is a directory that cannot be written; spans then stay in memory, for `smon info`.
+
+    Args:
+        trace_dir: where the file rank-<rank>.<run>-<attempt>.smon goes; SMON_RT_TRACE_DIR if not given. Without
+            either there is no file, only the table of open spans.
+        sample_ratio: share of steps whose spans are recorded, 0 to 1; SMON_RT_SAMPLE_RATIO, else 0.1.
+        run_id: same for all ranks and attempts; SMON_RT_RUN_ID, TORCHELASTIC_RUN_ID, else "run".
+        attempt: restarts of the job so far; TORCHELASTIC_RESTART_COUNT, else the first that has no file yet.
+        rank, world_size, local_rank: of torch.distributed if it is set up, else RANK, WORLD_SIZE, LOCAL_RANK.
+        warmup_steps: first steps that the analysis leaves out; SMON_RT_WARMUP_STEPS, else 3.
+        always_steps: steps after them that are recorded whatever the ratio; 20.
+        max_file_bytes: a file beyond it is closed and the next begun; 1 GiB.
+        strict: raise where a job should rather go on: in tests.
+
+    Raises:
+        RecordingError: an argument is out of its range; with `strict`, recording cannot start.
+
+    Example:
+        >>> import smon_rt
+        >>> smon_rt.start("traces", sample_ratio=1.0)  # doctest: +SKIP
+        True
+    """
+    _check_range("sample_ratio", sample_ratio, 0, 1)
+    _check_range("world_size", world_size, 1)
+    _check_range("max_file_bytes", max_file_bytes, 1)
+    numbers = {
+        "attempt": attempt,
+        "rank": rank,
+        "local_rank": local_rank,
+        "warmup_steps": warmup_steps,
+        "always_steps": always_steps,
+    }
+    for name, value in numbers.items():
+        _check_range(name, value, 0)
+    if rank is None and world_size is None and (distributed := torch_distributed()) is not None:
+        rank, world_size = distributed.get_rank(), distributed.get_world_size()
+    result = native.start(
+        trace_dir=None if trace_dir is None else os.fsdecode(trace_dir),
+        run_id=run_id,
+        attempt=_or_default(attempt),
+        rank=_or_default(rank),
+        world_size=_or_default(world_size),
+        local_rank=_or_default(local_rank),
+        sample_ratio=-1.0 if sample_ratio is None else float(sample_ratio),
+        warmup_steps=_or_default(warmup_steps),
+        always_steps=_or_default(always_steps),
+        max_file_bytes=max_file_bytes or 0,
+    )
+    if result == native.OK:
+        return _started(strict)
+    return _refused(result, strict)
+
+
+def _started(strict: bool) -> bool:
+    _State.is_strict = strict
+    _State.must_discover = True
+    if strict and (problem := native.status()["file_error"]):
+        native.stop()
+        raise RecordingError(problem)
+    return True
+
+
+def _refused(result: int, strict: bool) -> bool:
+    problem = native.last_error()
+    if result == native.DISABLED:
+        say(LogLevel.WARNING, problem)
+        return False
+    if strict or result == native.INVALID_ARGUMENT:
+        raise RecordingError(problem)
+    if result == native.ALREADY_STARTED:
+        say(LogLevel.WARNING, f"start: {problem}; the first start holds")
+        return True
+    if not IS_NATIVE:  # the library says why itself
+        say(LogLevel.WARNING, problem)
+    return False
+
+
+def _check_range(name: str, value: float | None, least: float, most: float = 2**31 - 1) -> None:
+    limit = 2**63 - 1 if name == "max_file_bytes" else most
+    if value is not None and not least <= value <= limit:
+        raise RecordingError(f"start: {name} is {value!r}, expected {least} to {limit}")
+
+
+def _or_default(value: int | None) -> int:
+    return -1 if value is None else value
+
+
+def stop() -> bool:
+    """Writes what is left and closes the file, within about a second. Returns whether all of it is written.
+
+    An exit of the process does the same. Recording can be started again.
+    """
+    result = native.stop()
+    if result == native.TIMED_OUT:
+        say(LogLevel.WARNING, f"stop: {native.last_error()}")
+    return result == native.OK
+
+
+class Step:
+    """What `step` gives: the step begins with the `with` block and ends with it."""
+
+    __slots__ = ("_number",)
+
+    def __init__(self, number: int | None) -> None:
+        self._number = number
+
+    def __enter__(self) -> Step:
+        if _State.must_discover:
+            _State.must_discover = False
+            _discover_layout()
+        native.step_begin(self._number)
+        return self
+
+    def __exit__(self, *_exception: object) -> None:
+        native.step_end()
+
+
+def step(k: int | None = None) -> Step:
+    """The step that spans belong to from here on; without a number it is counted.
+
+    Every step's wall time is recorded, and, where the step is sampled, its spans.
+
+    Example:
+        >>> import smon_rt
+        >>> for k in range(3):
+        ...     with smon_rt.step(k), smon_rt.span("forward_compute", microbatch=0):
+        ...         pass
+    """
+    return Step(k)
+
+
+def _discover_layout() -> None:
+    """Asks the frameworks of the job where this process is. At the first step, since jobs set that up late."""
+    try:
+        found = discover()
+        if found.layout is not None:
+            set_layout(found.layout)
+        for key, value in found.facts.items():
+            native.set_fact(key, value)
+    except Exception as error:
+        say(LogLevel.WARNING, f"the coordinates of this process are not known: {type(error).__name__}: {error}")
+
+
+def set_layout(layout: Layout) -> None:
+    """Says where in the job this process is, where neither torch.distributed nor Megatron can."""
+    native.set_layout(**{name: getattr(layout, name) for name in layout.__dataclass_fields__})
+
+
+def wrap(kind: KindName | int, **ids: Any) -> Callable[[Callable[_P, _R]], Callable[_P, _R]]:
+    """Decorates a function so that each of its calls is a span; of an async function, from call to result.
+
+    Args:
+        kind: name or number.
+        ids: as of `span`.
+
+    Raises:
+        RecordingError: there is no such kind, or the function is a generator, whose calls end before its work begins.
+
+    Example:
+        >>> import smon_rt
+        >>> @smon_rt.wrap("data_loading")
+        ... def next_batch(loader):
+        ...     return next(loader)
+        >>> next_batch(iter([7]))
+        7
+    """
+    number = _kind_number(kind)
+
+    def decorate(function: Callable[_P, _R]) -> Callable[_P, _R]:
+        if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+            name = getattr(function, "__qualname__", function)
+            raise RecordingError(f"wrap: {name} is a generator: put `with smon_rt.span(…)` around its work instead")
+        if inspect.iscoroutinefunction(function):
+
+            @functools.wraps(function)
+            async def recorded_coroutine(*args: _P.args, **kwargs: _P.kwargs) -> Any:
+                with span(number, **ids):
+                    return await function(*args, **kwargs)
+
+            return cast("Callable[_P, _R]", recorded_coroutine)
+
+        @functools.wraps(function)
+        def recorded(*args: _P.args, **kwargs: _P.kwargs) -> _R:
+            with span(number, **ids):
+                return function(*args, **kwargs)
+
+        return recorded
+
+    return decorate
+
+
+def _kind_number(kind: str | int) -> int:
+    if isinstance(kind, str) and kind in KIND_NAMES:
+        return KIND_NAMES.index(kind)
+    if isinstance(kind, int) and 0 <= kind < len(KIND_NAMES):
+        return kind
+    raise RecordingError(_with_hint(f"wrap: there is no kind {kind!r}"))
+
+
+def pause() -> None:
+    """Recording off until `resume`; meanwhile everything is as cheap as before `start`."""
+    native.pause()
+
+
+def resume() -> None:
+    """Recording on again, from the next step."""
+    native.resume()
+
+
+def request_sampling(steps: int, first_step: int | None = None) -> bool:
+    """Records every one of `steps` coming steps on all ranks that hear of it in time, through the trace directory.
+
+    `first_step` must not have begun; without it the window begins soon. Returns whether this process will. Raises
+    RecordingError when there is no such window: 1 to 10,000 steps.
+    """
+    result = native.request_sampling(-1 if first_step is None else first_step, steps)
+    if result == native.OK:
+        return True
+    problem = native.last_error()
+    if result == native.INVALID_ARGUMENT and (_State.is_strict or not native.has_stepped()):
+        raise RecordingError(problem)
+    say(LogLevel.WARNING, f"request_sampling: {problem}")
+    return False
+
+
+@dataclass(frozen=True)
+class Status:
+    """What recording did since `start`, or did until `stop`.
+
+    Example:
+        >>> import smon_rt
+        >>> smon_rt.status().dropped_spans
+        0
+    """
+
+    is_started: bool
+    is_paused: bool
+    step: int | None
+    """The step begun last; None before the first."""
+    recorded_spans: int
+    written_spans: int
+    """Of these, in the file."""
+    dropped_spans: int
+    dropped_by_kind: dict[str, int]
+    foreign_tokens: int
+    """Ends of tokens that nobody gave."""
+    stale_tokens: int
+    """Ends of spans that had ended."""
+    threads_without_ring: int
+    sampled_steps: int
+    steps: int
+    file_bytes: int
+    drain_cpu_ns: int
+    file_path: str | None
+    file_error: str | None
+    """Why nothing is written; None if it is, or if there is no directory."""
+
+
+def status() -> Status:
+    """Counters of this process; nothing is reset."""
+    values = native.status()
+    dropped = {KIND_NAMES[number]: count for number, count in values["dropped_by_kind"].items()}
+    return Status(
+        **(
+            values
+            | {
+                "dropped_by_kind": dropped,
+                "step": values["step"] if values["step"] >= 0 else None,
+                "file_path": values["file_path"] or None,
+                "file_error": values["file_error"] or None,
+            }
+        )
+    )
+
+
+def _with_hint(message: str) -> str:
+    """Adds the kind that was meant, if one is near."""
+    found = re.search(r"there is no kind '(.*)'$", message)
+    near = difflib.get_close_matches(found[1], KIND_NAMES, n=1) if found else []
+    return f"{message}: did you mean '{near[0]}'?" if near else f"{message}; smon_rt.KIND_NAMES lists them"
+
+
+def _on_misuse(message: str, is_definition: bool) -> None:
+    """Called by the runtime. Raises while the job is being set up, later only if asked to: then it says it once."""
+    if "there is no kind" in message:
+        message = _with_hint(message)
+    if _State.is_strict or (is_definition and not native.has_stepped()):
+        raise RecordingError(message)
+    # No lock: a forked child would inherit it locked. Two threads may say a thing twice.
+    if message in _State.said or len(_State.said) >= _MAX_MISUSES_SAID:
+        return
+    _State.said |= {message}
+    say(LogLevel.WARNING, f"{message} (said once)")
+
+
+native.set_misuse_handler(_on_misuse)
