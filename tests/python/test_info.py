@@ -177,7 +177,7 @@ def test_a_killed_process_is_completed_from_memory(
     assert code == 3
     assert "3 spans of 1 kind, 2 from the memory of killed processes" in out
     assert "7 spans dropped (gc 7)" in out
-    assert "rank 0 was in collective of step 12 microbatch 3" in out
+    assert "rank 0 in step 12 (training), inside collective of step 12 microbatch 3" in out
     assert "MISSING rank 0: its process was killed" in out
     assert "1 killed" in out
 

@@ -37,7 +37,7 @@ def info_text(job: JobSummary) -> str:
         ("cost", _cost_words(job.ranks)),
         ("memory", _counted_words(rank.memory or "unknown" for rank in job.ranks)),
         ("files", _file_words(job)),
-        *(("open", words) for words in _open_words(job.ranks)),
+        *(("killed", words) for words in _killed_words(job.ranks)),
         *(("settings", words) for words in _setting_words(job)),
         *(("other", words) for words in _other_words(job)),
         *(("MISSING", words) for words in _shortened(job.incomplete, _MOST_INCOMPLETE_LINES)),
@@ -74,7 +74,7 @@ def _layout_words(job: JobSummary) -> str:
 def _step_words(ranks: Sequence[RankSummary]) -> str:
     known = [rank for rank in ranks if rank.step_count]
     if not known:
-        return "none finished"
+        return "none in the files"
     most = max(known, key=lambda rank: rank.step_count)
     first = min(rank.first_step for rank in known if rank.first_step is not None)
     last = max(rank.last_step for rank in known if rank.last_step is not None)
@@ -100,7 +100,8 @@ def _span_words(job: JobSummary) -> str:
     merged = sum(rank.merged_span_count for rank in job.ranks)
     if merged:
         words += f", {merged:,} from the memory of killed processes"
-    return words + (f"; {file_bytes / count:.1f} bytes a span in the files" if count else "")
+    in_files = count - merged
+    return words + (f"; {file_bytes / in_files:.1f} bytes a span in the files" if in_files else "")
 
 
 def _loss_words(job: JobSummary) -> str:
@@ -168,16 +169,17 @@ def _file_words(job: JobSummary) -> str:
     return f"{counted(len(files), 'file')}, {_bytes(file_bytes)}; ranks: {_listed(states)}"
 
 
-def _open_words(ranks: Sequence[RankSummary]) -> list[str]:
-    """Spans that had begun when a process was killed."""
+def _killed_words(ranks: Sequence[RankSummary]) -> list[str]:
+    """Where killed processes were, and the spans that had begun."""
     words = []
     for rank in ranks:
-        if rank.state == "killed" and rank.open_spans:
+        if rank.state == "killed":
             names = [
                 f"{span.kind} of step {span.step}" + (f" microbatch {span.microbatch}" if span.microbatch >= 0 else "")
                 for span in rank.open_spans
             ]
-            words.append(f"rank {rank.rank} was in {', '.join(_shortened(names, _MOST_NAMED))}")
+            place = f"rank {rank.rank} in step {rank.memory_step} ({rank.memory_phase})"
+            words.append(place + (f", inside {', '.join(_shortened(names, _MOST_NAMED))}" if names else ""))
     return _shortened(words, _MOST_NAMED)
 
 
@@ -202,8 +204,8 @@ def _kind_table(job: JobSummary) -> Table:
         (
             kind.kind,
             f"{kind.span_count:,}",
-            seconds(kind.total_s),
-            seconds(kind.total_s / kind.span_count),
+            _duration(kind.total_s),
+            _duration(kind.total_s / kind.span_count),
             f"{kind.device_span_count:,}",
             f"{job.losses.dropped_by_kind.get(kind.kind, 0):,}",
         )
@@ -236,6 +238,11 @@ def _rank_table(ranks: Sequence[RankSummary]) -> Table:
     )
     columns = ("rank", "dp", "stage", "host", "steps", "sampled", "spans", "lost", "file", "state")
     return Table("Ranks", columns, rows, note, frozenset({"host", "state"}))
+
+
+def _duration(value_s: float) -> str:
+    """Spans may be far shorter than what a report of steps speaks of."""
+    return f"{value_s * 1e9:.0f} ns" if 0 < value_s < 1e-6 else seconds(value_s)
 
 
 def _counted_words(words: Iterable[str]) -> str:

@@ -2,33 +2,8 @@
 
 from __future__ import annotations
 
-KIND_NAMES = (
-    "step",
-    "forward_compute",
-    "backward_compute",
-    "forward_backward_combined",
-    "forward_send",
-    "forward_recv",
-    "backward_send",
-    "backward_recv",
-    "params_all_gather",
-    "grads_reduce_scatter",
-    "grads_all_reduce",
-    "layernorm_grads_all_reduce",
-    "embedding_grads_all_reduce",
-    "separate_grads_all_reduce",
-    "collective",
-    "optimizer_clip_main_grad",
-    "optimizer",
-    "data_loading",
-    "gc",
-    "checkpoint_snapshot",
-    "checkpoint_wait",
-    "eval",
-    "startup",
-    "metric",
-    "user",
-)
+from smon_rt.kinds import KIND_NAMES as KIND_NAMES  # re-exported
+
 KIND_NUMBERS = {name: number for number, name in enumerate(KIND_NAMES)}
 METRIC = KIND_NUMBERS["metric"]
 SENDS = (KIND_NUMBERS["forward_send"], KIND_NUMBERS["backward_send"])

@@ -101,6 +101,8 @@ class RankSummary:
     merged_span_count: int
     recorder_cpu_ratio: float | None
     overhead: Overhead | None
+    memory_step: int | None  # where the process was, as its memory says
+    memory_phase: str
     open_spans: list[OpenSpan]
     damage: list[Damage]
 
@@ -300,6 +302,8 @@ def _summarize_rank(trace: RankTrace) -> RankSummary:
         merged_span_count=trace.arena.merged_span_count if trace.arena is not None else 0,
         recorder_cpu_ratio=cpu_ns / recorded_ns if recorded_ns > 0 and cpu_ns else None,
         overhead=_overhead(steps),
+        memory_step=trace.arena.step if trace.arena is not None else None,
+        memory_phase=trace.arena.phase if trace.arena is not None else "",
         open_spans=trace.arena.open_spans if trace.arena is not None else [],
         damage=trace.damage,
     )
