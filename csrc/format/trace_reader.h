@@ -63,9 +63,9 @@ struct TraceSummary {
 /// A packet whose checksum is right is delivered, wherever it lies: after damage the next one is searched byte by byte.
 /// A file that was cut is intact packets and one damage, at the packet that was cut.
 ///
-/// Cost: under 0.1 µs a span, 1 ns for one that is passed over. Memory: at most some 100 times the largest packet, 10 times what our writer makes. Time is
-/// linear in the size, whatever the bytes.
-/// Throws only what the visitor throws, and std::bad_alloc.
+/// Cost: under 0.1 µs a span, some ns for one that is passed over. Memory: at most 100 times the largest packet, 10
+/// times for what our writer makes. Time is linear in the size, whatever the bytes. Throws only what the visitor
+/// throws, and std::bad_alloc.
 TraceSummary read_trace(std::span<const std::byte> bytes, const StepFilter& filter, TraceVisitor& visitor);
 
 }  // namespace smon_rt

@@ -20,7 +20,7 @@ class SampleArena {
   static constexpr std::uint32_t kComms = 3;
   static constexpr std::uint32_t kRingCapacity = 8;
   static constexpr std::uint32_t kSlots = 4;
-  static constexpr std::size_t kThreadsOffset = 4096;
+  static constexpr std::size_t kThreadsOffset = 2048;
   static constexpr std::size_t kCommsOffset = kThreadsOffset + kThreads * sizeof(ThreadRecord);
   static constexpr std::size_t kSlotsOffset = kCommsOffset + kComms * sizeof(CommRecord);
   static constexpr std::size_t kRingsOffset = kSlotsOffset + kThreads * kSlots * sizeof(OpenSlot);
@@ -94,6 +94,7 @@ class SampleArena {
   struct alignas(kCacheLineBytes) Line {
     std::byte bytes[kCacheLineBytes];
   };
+  static_assert(sizeof(ArenaHeader) <= kThreadsOffset);
   static_assert(kThreadsOffset % kCacheLineBytes == 0 && kBytes % kCacheLineBytes == 0);
 
   std::byte* at(std::size_t offset) { return reinterpret_cast<std::byte*>(memory_.data()) + offset; }

@@ -27,7 +27,7 @@ std::vector<std::string> sample_packets() {
   append_names(packets[1], test::sample_names());
   append_spans(packets[2], 1, 0, std::span(spans).first(40));
   append_step_times(packets[3], test::sample_step_times());
-  append_spans(packets[4], 1, 40, std::span(spans).subspan(40));
+  append_spans(packets[4], 1, 40, std::span(spans).subspan(40, 30));
   append_losses(packets[5], {});
   append_end(packets[6], "stop");
   return packets;
