@@ -31,7 +31,6 @@ class RankBuilder:
     """The trace of one process in the making. `steps` None takes the spans of all steps."""
 
     def __init__(self, identity: trace_pb2.Identity, steps: range | None) -> None:
-        self._identity = identity
         self._steps = steps
         self._file_indices: set[int] = set()
         self._pending: list[tuple[RawBatch, str, int]] = []
@@ -52,6 +51,9 @@ class RankBuilder:
     def begin_file(self, path: str, identity: trace_pb2.Identity) -> None:
         """A file, or a part of a joined one, begins."""
         self._file_indices.add(identity.file_index)
+        # A process learns its coordinates late and writes its identity again: the last word holds.
+        if identity.file_index >= self._trace.identity.file_index:
+            self._trace.identity = identity
         self._trace.end_reason = None
         if not self._trace.files or self._trace.files[-1] != path:
             self._trace.files.append(path)
