@@ -166,6 +166,11 @@ class ArtifactExport:
             # One chunk a stage, which a recorder has no reason to number.
             chunk = np.where(np.isin(kind, _OF_A_CHUNK), 0, chunk)
         global_chunk = np.where(is_compute & (chunk >= 0), chunk * self.sizes["pp_size"] + worker.stage, -1)
+        if int(chunk.max(initial=-1)) >= self.sizes["vpp_size"] or int(global_chunk.max(initial=-1)) >= 1 << 31:
+            raise TraceError(
+                f"rank {worker.rank}: recorded chunk {int(chunk.max())}, but has {self.sizes['vpp_size']} (vpp); "
+                "give the layout when recording, or export to csv or perfetto"
+            )
         names = pa.array([kind.replace("_", "-") for kind in KINDS])
         columns = {
             "dp_rank": np.full(len(rows), worker.dp_rank),

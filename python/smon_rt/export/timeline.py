@@ -107,7 +107,7 @@ class _TimelineBuilder:
         for name, of_track in self._by_thread(rows):
             lanes += self._lanes(name, order, of_track, spans.start_ns, spans.duration_ns, on_device=False)
             order += 1
-        for name, of_track in self._by_stream(np.flatnonzero(spans.has_device_times)):
+        for name, of_track in self._by_stream(rows[spans.has_device_times[rows]]):
             lanes += self._lanes(name, order, of_track, spans.device_start_ns, spans.device_duration_ns, on_device=True)
             order += 1
         names = ["step", *(kind_name(int(kind)) for kind in np.unique(spans.kind[rows])), *trace.names.values()]

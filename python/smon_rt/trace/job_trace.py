@@ -212,6 +212,8 @@ def _age_ns(head: FileHead) -> int:
 
 
 def _choose(heads: list[FileHead], run_id: str | None, attempt: int | None) -> tuple[str, int]:
+    # A name may be read in more than one way: it must not make up a run beside those that say who they are.
+    heads = [head for head in heads if head.is_identified] or heads
     keys = sorted({_run_key(head) for head in heads})
     fitting = [key for key in keys if run_id in (None, key[0]) and attempt in (None, key[1])]
     if not fitting:

@@ -60,7 +60,7 @@ class FileHead:
     path: str
     identity: trace_pb2.Identity
     clock: trace_pb2.ClockSnapshot | None
-    size_bytes: int
+    is_identified: bool  # by itself, not by its name
 
     @property
     def started_ns(self) -> int | None:
@@ -92,11 +92,12 @@ def read_head(path: str) -> FileHead:
                 continue  # reading the whole file will say so
             if count >= _HEAD_PACKETS or (identity is not None and clock is not None):
                 break
-        if identity is None:
-            identity = _identity_from_name(path) if has_packets else None
+        is_identified = identity is not None
+        if identity is None and has_packets:
+            identity = _identity_from_name(path)
         if identity is None:
             raise _nothing_in(source.name, source.size_bytes)
-        return FileHead(path, identity, clock, source.size_bytes)
+        return FileHead(path, identity, clock, is_identified)
 
 
 def _read_into(builders: dict[ProcessKey, RankBuilder], path: str, steps: range | None) -> None:
@@ -159,7 +160,10 @@ def _content(body: bytes) -> Iterator[tuple[int, bytes, tuple[int, int] | None]]
 
 
 def _identity_from_name(path: str) -> trace_pb2.Identity | None:
-    """What a file's name says about its writer: rank-00003.<run>-<attempt>[-<file index>].smon."""
+    """What a file's name says about its writer: rank-00003.<run>-<attempt>[-<file index>].smon.
+
+    A guess where the run's own name ends in numbers; it stands in for a destroyed identity, for want of better.
+    """
     match = _FILE_NAME.match(path.replace("\\", "/").rpartition("/")[2])
     if match is None:
         return None
