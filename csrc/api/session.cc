@@ -140,7 +140,7 @@ Result<void> Session::start_threads() {
   drain_ = std::make_unique<Drain>(*recorder_, *sink_, gpu_timer_);
   watchdog_ = std::make_unique<Watchdog>(recorder_->header());
   ReporterOptions reporter_options;
-  reporter_options.directory = trace_dir_;
+  if (sink_->file().error().empty()) reporter_options.directory = trace_dir_;  // else it would only fail, too
   reporter_options.run_id = identity_.run_id;
   reporter_options.attempt = identity_.attempt;
   reporter_options.rank = identity_.rank;

@@ -33,7 +33,8 @@ Drain::Drain(Recorder& recorder, TraceSink& sink, GpuTimer& timer, DrainOptions 
       sink_(sink),
       timer_(timer),
       options_(options),
-      rings_(recorder.arena(), clock_, options.max_age.count()) {
+      rings_(recorder.arena(), clock_, options.max_age.count()),
+      has_said_error_(!sink.file().error().empty()) {  // whoever opened it has said it
   read_clock();
   publish();
 }
@@ -123,8 +124,10 @@ void Drain::pass(bool everything) {
   if (everything || now_ns - last_upkeep_ns_ >= options_.upkeep_every.count()) {
     last_upkeep_ns_ = now_ns;
     upkeep(everything);
+    publish();
+  } else if (!out_.empty()) {
+    publish();
   }
-  if (!out_.empty() || everything) publish();
 }
 
 void Drain::write_new_identity() {
@@ -167,16 +170,14 @@ void Drain::take_steps(std::string& out, std::int64_t now_ns, bool everything) {
 
 void Drain::append_open_spans(std::string& out) {
   const std::vector<Span> spans = read_open_spans(recorder_.arena(), clock_, monotonic_ns(), UnsampledSpans::kLeaveOut);
-  append_spans(out, kOpenSpansRing, 0, spans);
+  append_spans(out, open_spans_ring_, 0, spans);
 }
 
 void Drain::upkeep(bool everything) {
   sink_.file().check_exists();
   if (!sink_.file().is_on()) {
-    if (!sink_.file().error().empty()) {
-      if (error_limiter_.may_log(monotonic_ns())) {
-        log(LogLevel::kWarning, sink_.file().error() + "; recording goes on without a file");
-      }
+    if (!sink_.file().error().empty() && !std::exchange(has_said_error_, true)) {
+      log(LogLevel::kWarning, sink_.file().error() + "; recording goes on without a file");
     }
     return;
   }

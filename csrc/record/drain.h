@@ -9,7 +9,6 @@
 #include <vector>
 
 #include "base/clock_converter.h"
-#include "base/log.h"
 #include "base/result.h"
 #include "format/trace_records.h"
 #include "record/background_thread.h"
@@ -34,8 +33,8 @@ struct DrainOptions {
   bool write_open_spans = true;
 };
 
-/// The ring of spans that were open when a file was closed, a snapshot taken, or a process died: no ring of a thread
-/// has this id.
+/// The ring of spans that were open when a snapshot was taken or a process died: no ring of a thread has this id. Those
+/// open when recording stopped have a ring id of their own, since a process may stop more than once.
 inline constexpr std::uint32_t kOpenSpansRing = 0xffff'ffff;
 
 /// What the drain thread has done so far.
@@ -108,8 +107,9 @@ class Drain {
   std::int64_t steps_waiting_since_ns_ = 0;
   std::int64_t last_upkeep_ns_ = 0;
   std::int64_t last_reading_ns_ = 0;
-  LogLimiter error_limiter_;
+  bool has_said_error_;  // a file that failed never comes back: once is enough
   TraceLosses written_losses_;
+  const std::uint32_t open_spans_ring_ = take_ring_id();
   std::uint64_t written_spans_ = 0;
   StepMean sampled_, unsampled_;              // of the whole run
   StepMean sampled_since_, unsampled_since_;  // since the last packet of recorder cost

@@ -26,6 +26,12 @@ std::uintptr_t retry_word(std::uint64_t epoch, std::uint32_t countdown) {
 
 constinit std::atomic<std::uint64_t> g_next_epoch{1};
 
+/// Differs between one recorder and the next of a process, and most often from other processes; never 0.
+std::uint8_t make_nonce(std::uint64_t epoch) {
+  const auto seed = static_cast<std::uint64_t>(::getpid()) * 0x9e3779b97f4a7c15 >> 32;
+  return static_cast<std::uint8_t>(1 + (seed + epoch) % 255);
+}
+
 /// The destructor of the pthread key, in the thread that ends.
 void on_thread_exit(void* pointer) {
   auto* thread = static_cast<ThreadSlots*>(pointer);
@@ -81,20 +87,11 @@ void ThreadSlots::collect_free_slots() noexcept {
   }
 }
 
-void ThreadSlots::remove_open(std::uint16_t slot) noexcept {
-  SlotLinks& link = links[slot];
-  if (!link.is_listed) return;
-  if (link.above == kNone) {
-    top = link.below;
-  } else {
-    links[link.above].below = link.below;
-  }
-  if (link.below != kNone) links[link.below].above = link.above;
-  link.is_listed = false;
-}
-
 ThreadRegistry::ThreadRegistry(Arena& arena)
-    : arena_(arena), epoch_(g_next_epoch.fetch_add(1, std::memory_order_relaxed)), size_(arena.threads().size()) {
+    : arena_(arena),
+      epoch_(g_next_epoch.fetch_add(1, std::memory_order_relaxed)),
+      nonce_(make_nonce(epoch_)),
+      size_(arena.threads().size()) {
   std::size_t slots = 0;
   for (const ThreadRecord& record : arena.threads()) slots += record.slot_count;
   Block block{std::make_unique<ThreadSlots[]>(size_), std::make_unique<SlotLinks[]>(slots),
@@ -104,6 +101,7 @@ ThreadRegistry::ThreadRegistry(Arena& arena)
     ThreadSlots& thread = block.threads[i];
     thread.index = static_cast<std::uint16_t>(i);
     thread.epoch = epoch_;
+    thread.token_base = std::uint64_t{nonce_} << 56 | std::uint64_t{i} << 48;
     thread.record = &arena.threads()[i];
     thread.ring = arena.ring(i).data();
     thread.slots = arena.slots(i).data();
@@ -166,14 +164,19 @@ void ThreadRegistry::set_up(ThreadSlots& thread) noexcept {
   record.read_index.store(0, std::memory_order_relaxed);
   record.thread_id = current_thread_id();
   current_thread_name(record.name, sizeof(record.name));
-  record.ring_id = next_ring_id_.fetch_add(1, std::memory_order_relaxed) + 1;
+  record.ring_id = take_ring_id();
   thread.write_index = 0;
   thread.seen_read_index = 0;
   // Spans of the thread that had it before may still be open, to be ended elsewhere: their slots stay taken until then.
   thread.top = ThreadSlots::kNone;
-  for (std::uint32_t i = 0; i < thread.slot_count; ++i) thread.links[i].is_listed = false;
+  for (std::uint32_t i = 0; i < thread.slot_count; ++i) thread.links[i].above = SlotLinks::kUnlisted;
   thread.collect_free_slots();
   record.state.store(ThreadState::kLive, std::memory_order_release);  // pairs with the drain thread's acquire
+}
+
+std::uint32_t take_ring_id() noexcept {
+  constinit static std::atomic<std::uint32_t> next{1};
+  return next.fetch_add(1, std::memory_order_relaxed);
 }
 
 std::uint64_t ThreadRegistry::pushed_spans() const noexcept {

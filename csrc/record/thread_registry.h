@@ -8,14 +8,15 @@
 
 #include "format/in_flight.h"
 #include "record/arena.h"
+#include "record/span_words.h"
 
 namespace smon_rt {
 
-/// Where an open span lies in its thread's list, innermost on top, and among the free slots. Private to the owner.
+/// Neighbours of an open span in its thread's list. `above` of the innermost means nothing.
 struct SlotLinks {
+  static constexpr std::uint16_t kUnlisted = 0xfffe;
   std::uint16_t below = 0;
-  std::uint16_t above = 0;
-  bool is_listed = false;
+  std::uint16_t above = kUnlisted;
 };
 
 /// What a recording thread keeps to itself: its way to its ring and slots, without the offsets that a broken process
@@ -25,7 +26,8 @@ struct SlotLinks {
 struct alignas(kCacheLineBytes) ThreadSlots {
   static constexpr std::uint16_t kNone = 0xffff;
 
-  std::uint64_t epoch = 0;  // of the recorder it belongs to, 0: none
+  std::uint64_t epoch = 0;       // of the recorder it belongs to, 0: none
+  std::uint64_t token_base = 0;  // what all tokens of its slots have in their upper 16 bits
   ThreadRecord* record = nullptr;
   Span* ring = nullptr;
   OpenSlot* slots = nullptr;
@@ -43,16 +45,40 @@ struct alignas(kCacheLineBytes) ThreadSlots {
   // Written by other threads: a line of its own.
   alignas(kCacheLineBytes) std::atomic<std::uint32_t> remote_frees{0};
 
+  /// Hands a span to the drain thread. When full: false, and nothing is written.
+  bool push(const SpanWords& words) noexcept {
+    const std::uint64_t write = write_index;
+    if (write - seen_read_index > ring_mask) [[unlikely]] {
+      // acquire: pairs with the drain thread's release: it has copied what is overwritten now.
+      seen_read_index = record->read_index.load(std::memory_order_acquire);
+      if (write - seen_read_index > ring_mask) return false;
+    }
+    store_words<std::memory_order_relaxed>(ring[write & ring_mask], words);
+    write_index = write + 1;
+    record->write_index.store(write + 1, std::memory_order_release);  // pairs with the drain thread's acquire
+    return true;
+  }
+
   /// Takes over slots that other threads freed. False if there was none.
   bool collect_remote_frees() noexcept;
   /// Puts every slot that is not open into the stack.
   void collect_free_slots() noexcept;
   void push_open(std::uint16_t slot) noexcept {
-    links[slot] = {top, kNone, true};
+    links[slot] = {top, kNone};
     if (top != kNone) links[top].above = slot;
     top = slot;
   }
-  void remove_open(std::uint16_t slot) noexcept;
+  void remove_open(std::uint16_t slot) noexcept {
+    const SlotLinks link = links[slot];
+    if (link.above == SlotLinks::kUnlisted) return;
+    links[slot].above = SlotLinks::kUnlisted;
+    if (slot == top) {
+      top = link.below;
+      return;
+    }
+    links[link.above].below = link.below;
+    if (link.below != kNone) links[link.below].above = link.above;
+  }
 };
 
 namespace detail {
@@ -60,6 +86,10 @@ namespace detail {
 // load without a call; 8 bytes are within what the dynamic loader keeps for libraries that are loaded late.
 extern constinit thread_local std::uintptr_t t_thread_slots __attribute__((tls_model("initial-exec")));
 }  // namespace detail
+
+/// A ring id that was not used in this process before, by whichever recorder: what tells spans apart in the files of
+/// all.
+std::uint32_t take_ring_id() noexcept;
 
 /// Gives each recording thread a record of the arena, and takes it back when the thread ends and its ring is drained.
 ///
@@ -77,11 +107,13 @@ class ThreadRegistry {
   ThreadRegistry& operator=(const ThreadRegistry&) = delete;
 
   /// The calling thread's part, nullptr if it has none. attach() gives it one.
-  ThreadSlots* current() const noexcept {
+  ThreadSlots* current() const noexcept { return current(epoch_); }
+  static ThreadSlots* current(std::uint64_t epoch) noexcept {
     const std::uintptr_t word = detail::t_thread_slots;
-    if (word == 0 || (word & 1) != 0) return nullptr;
+    if (word == 0 || (word & 1) != 0) [[unlikely]]
+      return nullptr;
     auto* thread = reinterpret_cast<ThreadSlots*>(word);
-    return thread->epoch == epoch_ ? thread : nullptr;
+    return thread->epoch == epoch ? thread : nullptr;
   }
   ThreadSlots* attach() noexcept;
 
@@ -91,6 +123,8 @@ class ThreadRegistry {
 
   /// Different for each registry of a process.
   std::uint64_t epoch() const noexcept { return epoch_; }
+  /// In every token: tells those of other recorders apart.
+  std::uint8_t nonce() const noexcept { return nonce_; }
 
   /// Spans pushed by all threads, those that are gone included.
   std::uint64_t pushed_spans() const noexcept;
@@ -101,9 +135,9 @@ class ThreadRegistry {
 
   Arena& arena_;
   std::uint64_t epoch_;
+  std::uint8_t nonce_;
   ThreadSlots* block_ = nullptr;
   std::size_t size_ = 0;
-  std::atomic<std::uint32_t> next_ring_id_{0};
   std::atomic<std::uint64_t> retired_spans_{0};
 };
 

@@ -1,0 +1,124 @@
+// kill -9: what was in the arena goes into the file at the next start, once.
+
+#include <signal.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <string>
+
+#include "record_process.h"
+
+namespace smon_rt {
+namespace {
+
+using RecordKillTest = RecordTest;
+
+TEST_F(RecordKillTest, TheLastSpansAreMergedByTheNextStart) {
+  {
+    RecordProcess process({start(",attempt=0"), "steps:10", "spans:50", "open:3", "status", "wait"});
+    ASSERT_EQ(process.read_line_with("ready"), "ready");
+    process.send(SIGKILL);
+    EXPECT_EQ(process.exit_code(), -SIGKILL);
+  }
+  ASSERT_EQ(arenas_of(run_id_).size(), 1u);
+  RecordProcess next({start(",attempt=1"), "stop"});
+  EXPECT_EQ(next.exit_code(), 0);
+  EXPECT_TRUE(arenas_of(run_id_).empty());
+  const RecordedTrace trace = read_traces(directory_, "-0.smon");
+  EXPECT_EQ(trace.files, 1u);
+  EXPECT_EQ(trace.count(Kind::kForwardCompute), 90u);
+  EXPECT_EQ(trace.count(Kind::kOptimizer), 10u);
+  EXPECT_EQ(trace.open_spans.size(), 3u);
+  EXPECT_EQ(trace.duplicates + trace.gaps, 0u);
+  EXPECT_TRUE(trace.damage.empty());
+  for (const auto& [at, span] : trace.spans) EXPECT_GE(span.end, span.start);
+}
+
+TEST_F(RecordKillTest, NothingIsTakenTwiceWhereverItIsKilled) {
+  // At a time that differs each turn, while spans are being pushed, drained and written.
+  for (int turn = 0; turn < 8; ++turn) {
+    const std::string attempt = ",attempt=" + std::to_string(turn);
+    RecordProcess process({start(attempt), "steps:10", "sync", "wait", "spans:1000000"});
+    ASSERT_EQ(process.read_line_with("ready"), "ready");
+    process.go_on();
+    RecordProcess clock({"start:", "slow_steps:" + std::to_string(20 + turn * 23)});
+    clock.wait();
+    process.send(SIGKILL);
+    EXPECT_EQ(process.exit_code(), -SIGKILL);
+  }
+  RecordProcess next({start(",attempt=99"), "stop"});
+  EXPECT_EQ(next.exit_code(), 0);
+  for (int turn = 0; turn < 8; ++turn) {
+    const RecordedTrace trace = read_traces(directory_, "-" + std::to_string(turn) + ".smon");
+    EXPECT_GT(trace.spans.size(), 60u) << turn;
+    EXPECT_EQ(trace.duplicates, 0u) << turn;
+    EXPECT_EQ(trace.gaps, 0u) << turn;
+    EXPECT_TRUE(trace.damage.empty()) << turn;
+  }
+}
+
+TEST_F(RecordKillTest, AHalfWrittenPacketIsCutOffBeforeTheMerge) {
+  {
+    RecordProcess process({start(",attempt=0"), "steps:10", "sync", "spans:50", "wait"});
+    ASSERT_EQ(process.read_line_with("ready"), "ready");
+    process.send(SIGKILL);
+    process.wait();
+  }
+  const std::filesystem::path path = directory_ / ("rank-00000." + run_id_ + "-0.smon");
+  std::ofstream(path, std::ios::binary | std::ios::app) << "\x0a\x7fhalf a packet";
+  RecordProcess next({start(",attempt=1"), "stop"});
+  EXPECT_EQ(next.exit_code(), 0);
+  const RecordedTrace trace = read_traces(directory_, "-0.smon");
+  EXPECT_EQ(trace.count(Kind::kForwardCompute), 90u);
+  EXPECT_EQ(trace.duplicates + trace.gaps, 0u);
+  EXPECT_TRUE(trace.damage.empty());
+}
+
+TEST_F(RecordKillTest, LiveArenasAndForeignFilesAreLeftAlone) {
+  RecordProcess live({start(",rank=1"), "steps:1", "wait", "steps:1", "stop"});
+  ASSERT_EQ(live.read_line_with("ready"), "ready");
+  const std::string prefix = "/dev/shm/smon-" + std::to_string(::getuid()) + "-" + run_id_;
+  std::ofstream(prefix + "-junk") << std::string(5000, '\xff');
+  std::filesystem::create_directory(prefix + "-folder");
+  std::filesystem::create_symlink("/etc/passwd", prefix + "-link");
+  ASSERT_EQ(::mkfifo((prefix + "-pipe").c_str(), 0600), 0);
+  RecordProcess next({start(",rank=2"), "stop"});
+  EXPECT_EQ(next.read_line(), "start=0");
+  EXPECT_EQ(next.exit_code(), 0);
+  for (const char* name : {"-junk", "-folder", "-link", "-pipe"}) {
+    EXPECT_TRUE(std::filesystem::exists(std::filesystem::symlink_status(prefix + name))) << name;
+  }
+  live.go_on();
+  EXPECT_EQ(live.read_line_with("stop="), "stop=0");
+  EXPECT_EQ(live.exit_code(), 0);
+  const RecordedTrace trace = read_traces(directory_, "rank-00001." + run_id_ + "-0.smon");
+  EXPECT_EQ(trace.step_times.size(), 2u);
+}
+
+TEST_F(RecordKillTest, ADamagedArenaHurtsNobody) {
+  for (int turn = 0; turn < 24; ++turn) {
+    {
+      RecordProcess process({start(",attempt=0,rank=" + std::to_string(turn)), "steps:5", "spans:50", "wait"});
+      ASSERT_EQ(process.read_line_with("ready"), "ready");
+      process.send(SIGKILL);
+      process.wait();
+    }
+    const auto arenas = arenas_of(run_id_);
+    ASSERT_FALSE(arenas.empty());
+    std::fstream file(arenas.front(), std::ios::binary | std::ios::in | std::ios::out);
+    // From the field behind the sizes on: header, clock, losses, thread records.
+    for (int i = 0; i < 40; ++i) {
+      file.seekp(56 + (turn * 997 + i * 131) % 9000);
+      file.put(static_cast<char>(turn * 31 + i * 7));
+    }
+    file.close();
+    RecordProcess next({start(",attempt=1,rank=" + std::to_string(turn)), "steps:1", "stop"});
+    EXPECT_EQ(next.exit_code(), 0) << turn;
+    for (const auto& path : arenas_of(run_id_)) std::filesystem::remove(path);
+  }
+}
+
+}  // namespace
+}  // namespace smon_rt

@@ -1,0 +1,195 @@
+// A process that records, for the tests: does one thing after the other as its arguments say.
+//
+//   start:KEY=VALUE,…  smon_start; keys dir run attempt rank max_file_bytes warmup_steps
+//   steps:N            N steps of four forward spans and an optimizer span
+//   spans:N            N forward spans outside of any step
+//   open:N             N spans that are never ended
+//   slow_steps:N       N steps of a millisecond
+//   threads:N          N threads, one after the other, with 100 spans each
+//   sync               waits until what is in rings is in the file (or dropped)
+//   request:FIRST+N    smon_request_sampling
+//   intern:TEXT pause resume stop
+//   fork:N             a child that records N spans and ends by _exit; waits for it
+//   fork_start:DIR     a child that starts anew as rank 9, records a step and exits
+//   status             prints one line of KEY=VALUE
+//   wait               prints "ready", then waits for a line on standard input
+//   exit:CODE          exit(); return:CODE from main; _exit:CODE; throw; abort
+
+#include <pthread.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <iostream>
+#include <map>
+#include <sstream>
+#include <stdexcept>
+#include <string>
+#include <thread>
+
+#include "api/smon_rt.h"
+
+namespace {
+
+using std::chrono::steady_clock;
+
+void span(smon_kind kind, int microbatch) {
+  smon_span_ids ids = SMON_NO_IDS;
+  ids.microbatch = static_cast<std::int16_t>(microbatch);
+  smon_end(smon_begin(kind, &ids));
+}
+
+void step() {
+  smon_step_begin(-1);
+  for (int microbatch = 0; microbatch < 4; ++microbatch) span(SMON_FORWARD_COMPUTE, microbatch);
+  span(SMON_OPTIMIZER, -1);
+  smon_step_end();
+}
+
+void spin(std::chrono::microseconds time) {
+  const auto until = steady_clock::now() + time;
+  while (steady_clock::now() < until) {
+  }
+}
+
+/// More spans than a ring holds, without losing any: the drain thread gets its time.
+void spans(long count) {
+  for (long i = 0; i < count; ++i) {
+    span(SMON_FORWARD_COMPUTE, static_cast<int>(i % 1000));
+    if (i % 512 == 511) std::this_thread::sleep_for(std::chrono::milliseconds(15));
+  }
+}
+
+smon_status read_status() {
+  smon_status status = {};
+  status.struct_size = sizeof status;
+  smon_status_read(&status);
+  return status;
+}
+
+void print_status() {
+  const smon_status s = read_status();
+  std::cout << "started=" << s.is_started << " paused=" << s.is_paused << " step=" << s.step
+            << " recorded=" << s.recorded_spans << " written=" << s.written_spans << " dropped=" << s.dropped_spans
+            << " foreign=" << s.foreign_tokens << " no_ring=" << s.threads_without_ring << " steps=" << s.steps
+            << " sampled=" << s.sampled_steps << " bytes=" << s.file_bytes << " path=" << s.file_path
+            << " file_error=" << (s.file_error[0] != '\0') << " last_error=" << smon_last_error() << std::endl;
+}
+
+void start(const std::string& text) {
+  smon_config config;
+  smon_config_init(&config);
+  std::map<std::string, std::string> values;
+  std::stringstream parts(text);
+  for (std::string part; std::getline(parts, part, ',');) {
+    values[part.substr(0, part.find('='))] = part.substr(part.find('=') + 1);
+  }
+  if (values.contains("dir")) config.trace_dir = values["dir"].c_str();
+  if (values.contains("run")) config.run_id = values["run"].c_str();
+  if (values.contains("attempt")) config.attempt = std::stoi(values["attempt"]);
+  if (values.contains("rank")) config.rank = std::stoi(values["rank"]);
+  if (values.contains("max_file_bytes")) config.max_file_bytes = std::stoull(values["max_file_bytes"]);
+  if (values.contains("warmup_steps")) config.warmup_steps = std::stoi(values["warmup_steps"]);
+  std::cout << "start=" << smon_start(&config) << std::endl;
+}
+
+void sync() {
+  const auto deadline = steady_clock::now() + std::chrono::seconds(20);
+  while (steady_clock::now() < deadline) {
+    const smon_status s = read_status();
+    if (s.written_spans >= s.recorded_spans || s.file_path[0] == '\0' || s.file_error[0] != '\0') return;
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
+}
+
+void in_child(const std::string& name, const std::string& value) {
+  std::cout.flush();
+  const pid_t child = fork();
+  if (child != 0) {
+    int status = 0;
+    waitpid(child, &status, 0);
+    std::cout << "child=" << status << std::endl;
+    return;
+  }
+  if (name == "fork") {
+    for (long i = 0; i < std::stol(value); ++i) span(SMON_BACKWARD_COMPUTE, 1);
+    smon_intern_name("from the child");
+    smon_set_fact("version.child", "1");
+    smon_step_begin(1000000);
+    smon_step_end();
+    const bool is_inert = read_status().is_started == 0 && smon_stop() == SMON_NOT_STARTED;
+    _exit(is_inert ? 0 : 1);
+  }
+  start("rank=9,dir=" + value);
+  step();
+  std::exit(smon_stop() == SMON_OK ? 0 : 1);
+}
+
+bool run(const std::string& name, const std::string& value) {
+  if (name == "start") {
+    start(value);
+  } else if (name == "steps") {
+    for (long i = 0; i < std::stol(value); ++i) step();
+  } else if (name == "slow_steps") {
+    for (long i = 0; i < std::stol(value); ++i) {
+      smon_step_begin(-1);
+      span(SMON_FORWARD_COMPUTE, 0);
+      spin(std::chrono::milliseconds(1));
+      smon_step_end();
+    }
+  } else if (name == "spans") {
+    spans(std::stol(value));
+  } else if (name == "open") {
+    for (long i = 0; i < std::stol(value); ++i) smon_begin(SMON_BACKWARD_COMPUTE, nullptr);
+  } else if (name == "threads") {
+    for (long i = 0; i < std::stol(value); ++i) {
+      std::thread([] {
+        for (int k = 0; k < 100; ++k) span(SMON_FORWARD_COMPUTE, k);
+      }).join();
+    }
+  } else if (name == "sync") {
+    sync();
+  } else if (name == "request") {
+    const auto result = smon_request_sampling(std::stol(value), std::stoi(value.substr(value.find('+') + 1)));
+    std::cout << "request=" << result << std::endl;
+  } else if (name == "intern") {
+    std::cout << "id=" << smon_intern_name(value.c_str()) << std::endl;
+  } else if (name == "pause") {
+    smon_pause();
+  } else if (name == "resume") {
+    smon_resume();
+  } else if (name == "stop") {
+    std::cout << "stop=" << smon_stop() << std::endl;
+  } else if (name == "fork" || name == "fork_start") {
+    in_child(name, value);
+  } else if (name == "status") {
+    print_status();
+  } else if (name == "wait") {
+    std::cout << "ready" << std::endl;
+    std::string line;
+    std::getline(std::cin, line);
+  } else {
+    return false;
+  }
+  return true;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  for (int i = 1; i < argc; ++i) {
+    const std::string argument = argv[i];
+    const std::string name = argument.substr(0, argument.find(':'));
+    const std::string value = name == argument ? "" : argument.substr(name.size() + 1);
+    if (name == "exit") std::exit(std::stoi(value));
+    if (name == "_exit") _exit(std::stoi(value));
+    if (name == "return") return std::stoi(value);
+    if (name == "throw") throw std::runtime_error("asked for");
+    if (name == "abort") std::abort();
+    if (!run(name, value)) return 99;
+  }
+  return 0;
+}

@@ -1,0 +1,84 @@
+// Live snapshots, and windows of steps that are asked for.
+
+#include <filesystem>
+#include <fstream>
+#include <string>
+
+#include "record_process.h"
+
+namespace smon_rt {
+namespace {
+
+class RecordRequestsTest : public RecordTest {
+ protected:
+  void SetUp() override {
+    RecordTest::SetUp();
+    sparse_ = {{"SMON_RT_SAMPLE_RATIO", "0"}};
+  }
+  std::map<std::string, std::string> sparse_;
+};
+
+TEST_F(RecordRequestsTest, TheSnapshotShowsWhatIsOpen) {
+  RecordProcess process({start(), "steps:3", "open:2", "wait", "stop"});
+  ASSERT_EQ(process.read_line_with("ready"), "ready");
+  RecordProcess clock({"start:", "slow_steps:5500"});
+  clock.wait();
+  const RecordedTrace live = read_traces(directory_, ".live");
+  EXPECT_EQ(live.files, 1u);
+  ASSERT_EQ(live.identities.size(), 1u);
+  EXPECT_EQ(live.open_spans.size(), 3u) << "two spans and the step";
+  EXPECT_TRUE(live.damage.empty());
+  process.go_on();
+  EXPECT_EQ(process.exit_code(), 0);
+  EXPECT_EQ(read_traces(directory_, ".live").files, 0u) << "removed when recording stops";
+}
+
+TEST_F(RecordRequestsTest, ARequestFileSamplesItsWindow) {
+  RecordProcess process({start(), "steps:30", "wait", "steps:100", "stop"}, nullptr, sparse_);
+  ASSERT_EQ(process.read_line_with("ready"), "ready");
+  std::ofstream(directory_ / "request.json") << R"({"first_step": 60, "step_count": 10})";
+  RecordProcess clock({"start:", "slow_steps:2500"});
+  clock.wait();
+  process.go_on();
+  EXPECT_EQ(process.exit_code(), 0);
+  const RecordedTrace trace = read_traces(directory_);
+  std::size_t in_window = 0;
+  for (const StepTime& step : trace.step_times) in_window += step.sampled && step.step >= 60 && step.step < 70;
+  EXPECT_EQ(in_window, 10u);
+  EXPECT_EQ(trace.step_times.size(), 130u);
+}
+
+TEST_F(RecordRequestsTest, AMalformedRequestIsIgnoredAndALateOneCounted) {
+  RecordProcess process({start(), "steps:30", "wait", "wait", "steps:100", "stop"}, nullptr, sparse_);
+  ASSERT_EQ(process.read_line_with("ready"), "ready");
+  std::ofstream(directory_ / "request.json") << R"({"first_step": 60, "step_c)";
+  RecordProcess({"start:", "slow_steps:2500"}).wait();
+  process.go_on();
+  ASSERT_EQ(process.read_line_with("ready"), "ready");
+  std::ofstream(directory_ / "request.json") << R"({"first_step": 5, "step_count": 10})";
+  RecordProcess({"start:", "slow_steps:2500"}).wait();
+  process.go_on();
+  EXPECT_EQ(process.exit_code(), 0);
+  const RecordedTrace trace = read_traces(directory_);
+  EXPECT_EQ(trace.losses.late_requests, 1u);
+  for (const StepTime& step : trace.step_times) EXPECT_FALSE(step.sampled && step.step >= 30) << step.step;
+}
+
+TEST_F(RecordRequestsTest, ACallIsToldToTheOtherRanks) {
+  RecordProcess process({start(), "steps:30", "request:60+10", "wait", "steps:100", "stop"}, nullptr, sparse_);
+  EXPECT_EQ(process.read_line_with("request="), "request=0");
+  ASSERT_EQ(process.read_line_with("ready"), "ready");
+  RecordProcess({"start:", "slow_steps:500"}).wait();
+  std::ifstream file(directory_ / "request.json");
+  std::string text;
+  std::getline(file, text);
+  EXPECT_EQ(text, R"({"first_step": 60, "step_count": 10})");
+  process.go_on();
+  EXPECT_EQ(process.exit_code(), 0);
+  std::size_t sampled = 0;
+  for (const StepTime& step : read_traces(directory_).step_times) sampled += step.sampled && step.step >= 60;
+  EXPECT_EQ(sampled, 10u);
+}
+
+}  // namespace
+}  // namespace smon_rt
