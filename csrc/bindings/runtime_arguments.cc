@@ -265,6 +265,7 @@ bool parse_ids(const char* function, PyObject* const* args, Py_ssize_t positiona
 bool parse_token(const char* function, PyObject* object, smon_token& token) {
   if (PyLong_Check(object)) [[likely]] {
     token = PyLong_AsUnsignedLongLongMask(object);
+    if (token == 0 && PyObject_IsTrue(object) == 1) token = kNotAToken;  // a multiple of 2^64
     return true;
   }
   token = kNotAToken;

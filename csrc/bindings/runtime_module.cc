@@ -108,12 +108,6 @@ py::dict status() {
   return result;
 }
 
-// Globals of the process would be shared by interpreters that know nothing of each other.
-void refuse_subinterpreters() {
-  if (PyInterpreterState_Get() == PyInterpreterState_Main()) return;
-  throw py::import_error("smon_rt records in the main interpreter only: call it there, not in a subinterpreter");
-}
-
 void add_calls(py::module_& module) {
   if (!set_up_arguments() || PyModule_AddFunctions(module.ptr(), runtime_calls()) < 0) throw py::error_already_set();
   PyObject* span = make_span_type(module.ptr());
@@ -137,9 +131,8 @@ void add_results(py::module_& module) {
 }  // namespace
 }  // namespace smon_rt::bindings
 
-PYBIND11_MODULE(_runtime, module, py::mod_gil_not_used()) {
+PYBIND11_MODULE(_runtime_of_main_interpreter, module, py::mod_gil_not_used()) {
   using namespace smon_rt::bindings;  // NOLINT: the module's own namespace
-  refuse_subinterpreters();
   module.doc() = "The recorder of smon_rt, over the C interface of libsmon_rt.so.";
   add_calls(module);
   add_results(module);
@@ -175,4 +168,12 @@ PYBIND11_MODULE(_runtime, module, py::mod_gil_not_used()) {
   module.def(
       "set_misuse_handler", [](const py::object& handler) { set_misuse_handler(handler.inc_ref().ptr()); },
       py::arg("handler"));
+}
+
+// Globals of the process would be shared by interpreters that know nothing of each other. Asked before pybind11 sets
+// itself up, which waits for its own GIL in a subinterpreter of Python 3.11.
+extern "C" PYBIND11_EXPORT PyObject* PyInit__runtime() {
+  if (PyInterpreterState_Get() == PyInterpreterState_Main()) return PyInit__runtime_of_main_interpreter();
+  PyErr_SetString(PyExc_ImportError, "smon_rt records in the main interpreter only, and this is a subinterpreter");
+  return nullptr;
 }
