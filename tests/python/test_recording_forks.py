@@ -1,4 +1,4 @@
-"""Forked workers record nothing into their parent, and may record for themselves; spawned ones are processes like any."""
+"""Forked workers record nothing into their parent, and may record for themselves; spawned ones are as any process."""
 
 from __future__ import annotations
 
