@@ -164,7 +164,7 @@ def test_a_full_disk_costs_spans_and_nothing_else(job: RecordedJob, mounted: Cal
 def test_two_live_processes_of_one_rank_and_attempt_are_refused_and_named(job: RecordedJob) -> None:
     first = job.begin(START + _LOOP + "print(os.getpid(), flush=True)\nsys.stdin.readline()\nsmon_rt.stop()", RANK="3")
     pid = wait_for_line(first)
-    for attempt in ({}, {"TORCHELASTIC_RESTART_COUNT": "0"}):
+    for restarts in ("", "0"):
         output = job.run(
             """
             print(os.getpid())
@@ -175,7 +175,7 @@ def test_two_live_processes_of_one_rank_and_attempt_are_refused_and_named(job: R
             else: raise AssertionError
             """,
             RANK="3",
-            **attempt,
+            TORCHELASTIC_RESTART_COUNT=restarts,
         )
         line = output.stderr.splitlines()[0]
         assert line.startswith("smon_rt: error: not recording: ")
