@@ -37,18 +37,25 @@ class Clock {
   explicit Clock(const Source& source) : source_(ClockSource::kUnknown), fake_(source) {}
 
   std::int64_t ticks() const noexcept {
+    if (has_counter()) [[likely]]
+      return counter_ticks();
+    return slow_ticks();
+  }
+
+  /// Whether ticks are the processor's counter, which counter_ticks() reads without asking.
+  bool has_counter() const noexcept { return source_ == ClockSource::kTsc || source_ == ClockSource::kCntvct; }
+
+  static std::int64_t counter_ticks() noexcept {
 #if defined(__x86_64__)
     // Not ordered with what surrounds it (no fence): some ns of freedom are cheaper than the wait.
-    if (source_ == ClockSource::kTsc) [[likely]]
-      return static_cast<std::int64_t>(__rdtsc());
+    return static_cast<std::int64_t>(__rdtsc());
 #elif defined(__aarch64__)
-    if (source_ == ClockSource::kCntvct) [[likely]] {
-      std::int64_t ticks;
-      asm volatile("mrs %0, cntvct_el0" : "=r"(ticks));
-      return ticks;
-    }
+    std::int64_t ticks;
+    asm volatile("mrs %0, cntvct_el0" : "=r"(ticks));
+    return ticks;
+#else
+    return 0;
 #endif
-    return slow_ticks();
   }
 
   /// The tightest of several attempts.

@@ -20,8 +20,26 @@ constexpr int kStateBits = 2;
 // The recorder whose arena a forked child has to let go of.
 constinit std::atomic<Recorder*> g_recorder{nullptr};
 
-constexpr Token make_token(std::uint8_t nonce, std::uint16_t thread, std::uint16_t slot, std::uint32_t generation) {
-  return Token{nonce} << 56 | Token{thread} << 48 | Token{slot} << 32 | generation;
+constexpr Token make_token(const ThreadSlots& thread, std::uint16_t slot, std::uint32_t generation) {
+  return thread.token_base | Token{slot} << 32 | generation;
+}
+
+constexpr std::uint16_t slot_index_of(Token token) {
+  return static_cast<std::uint16_t>(token >> 32);
+}
+
+/// Kinds that begin on the short way: they exist, and belong to no communicator. A bit each.
+constexpr std::uint64_t kHostKinds = [] {
+  std::uint64_t kinds = 0;
+  for (std::size_t kind = 0; kind < kKindCount; ++kind) {
+    if (!is_communication(static_cast<Kind>(kind))) kinds |= std::uint64_t{1} << kind;
+  }
+  return kinds;
+}();
+
+constexpr bool is_host_kind(Kind kind) {
+  const auto number = static_cast<unsigned>(kind);
+  return number < 64 && (kHostKinds >> number & 1) != 0;
 }
 
 constexpr std::uint32_t step_of(std::uint64_t word) {
@@ -32,14 +50,13 @@ constexpr std::uint16_t flags_of(std::uint64_t word) {
   return static_cast<std::uint16_t>(word >> 16);
 }
 
-constexpr std::uint64_t step_word(std::uint32_t step, std::uint16_t flags, bool is_sampled) {
-  return std::uint64_t{step} << 32 | std::uint64_t{flags} << 16 | (is_sampled ? kSampledBit : 0);
+/// The count in the lower half, as far as it fits.
+constexpr std::uint16_t saturated(std::uint64_t index) {
+  return static_cast<std::uint16_t>(std::min<std::uint64_t>(index & 0xffff'ffff, kMaxOpIndex));
 }
 
-/// Differs between one recorder and the next of a process, and most often from other processes.
-std::uint8_t make_nonce(std::uint64_t epoch) {
-  const auto seed = static_cast<std::uint64_t>(::getpid()) * 0x9e3779b97f4a7c15 >> 32;
-  return static_cast<std::uint8_t>(1 + (seed + epoch) % 255);
+constexpr std::uint64_t step_word(std::uint32_t step, std::uint16_t flags, bool is_sampled) {
+  return std::uint64_t{step} << 32 | std::uint64_t{flags} << 16 | (is_sampled ? kSampledBit : 0);
 }
 
 void count(std::atomic<std::uint64_t>& counter) noexcept {
@@ -65,10 +82,12 @@ Recorder::Recorder(const RecorderOptions& options, std::unique_ptr<Arena> arena)
     : clock_(options.clock != nullptr ? *options.clock : Clock::host()),
       arena_(std::move(arena)),
       registry_(std::make_unique<ThreadRegistry>(*arena_)),
+      epoch_(registry_->epoch()),
+      nonce_(registry_->nonce()),
+      has_counter_(clock_.has_counter()),
       sequences_(std::make_unique<Sequences>()),
       comm_records_(arena_->communicators()),
       sampling_(options.sampling, options.arena.run_id) {
-  nonce_ = make_nonce(registry_->epoch());
   header().clock.source = static_cast<std::uint32_t>(clock_.source());
   // Before the first step spans belong to step 0, as our count has it, and are kept like those of the first steps.
   const bool is_sampled = options.sampling.always_steps > 0 || options.sampling.sample_ratio > 0;
@@ -116,35 +135,27 @@ std::uint64_t Recorder::dropped_spans() const noexcept {
   return sum;
 }
 
-[[gnu::always_inline]] inline std::uint16_t Recorder::next_op_index(Kind kind, std::uint32_t step,
-                                                                    std::uint16_t thread) noexcept {
-  OpCount& ops = op_counts_[static_cast<std::size_t>(kind)];
-  const std::uint64_t first = std::uint64_t{step} << 32;
-  const std::uint16_t owner = ops.owner.load(std::memory_order_relaxed);
-  if (owner == thread) {
-    const std::uint64_t now = ops.count.load(std::memory_order_relaxed);
-    const std::uint64_t index = step_of(now) == step ? now : first;
-    ops.count.store(index + 1, std::memory_order_relaxed);
-    return static_cast<std::uint16_t>(std::min<std::uint64_t>(index & 0xffff'ffff, kMaxOpIndex));
-  }
-  return next_shared_op_index(ops, first, owner, thread);
+std::uint16_t Recorder::OpCount::next(std::uint32_t step) noexcept {
+  const std::uint64_t now = count.load(std::memory_order_relaxed);
+  const std::uint64_t index = step_of(now) == step ? now : std::uint64_t{step} << 32;
+  count.store(index + 1, std::memory_order_relaxed);
+  return saturated(index);
 }
 
-[[gnu::noinline]] std::uint16_t Recorder::next_shared_op_index(OpCount& ops, std::uint64_t first, std::uint16_t owner,
-                                                               std::uint16_t thread) noexcept {
-  if (owner == OpCount::kNobody && thread != OpCount::kNoThread &&
-      ops.owner.compare_exchange_strong(owner, thread, std::memory_order_relaxed)) {
-    ops.count.store(first + 1, std::memory_order_relaxed);
-    return 0;
+std::uint16_t Recorder::OpCount::next_shared(std::uint32_t step, std::uint16_t thread) noexcept {
+  std::uint16_t nobody = kNobody;
+  if (thread != kNoThread &&
+      (owner.compare_exchange_strong(nobody, thread, std::memory_order_relaxed) || nobody == thread)) {
+    return next(step);
   }
   // From the first time that two threads launch ops of one kind, they all count atomically.
-  ops.owner.store(OpCount::kShared, std::memory_order_relaxed);
-  std::uint64_t now = ops.count.load(std::memory_order_relaxed);
+  owner.store(kShared, std::memory_order_relaxed);
+  std::uint64_t now = count.load(std::memory_order_relaxed);
   std::uint64_t index;
   do {
-    index = step_of(now) == step_of(first) ? now : first;
-  } while (!ops.count.compare_exchange_weak(now, index + 1, std::memory_order_relaxed));
-  return static_cast<std::uint16_t>(std::min<std::uint64_t>(index & 0xffff'ffff, kMaxOpIndex));
+    index = step_of(now) == step ? now : std::uint64_t{step} << 32;
+  } while (!count.compare_exchange_weak(now, index + 1, std::memory_order_relaxed));
+  return saturated(index);
 }
 
 std::uint32_t Recorder::enqueue(Kind kind, const SpanIds& ids, std::int64_t now_ticks) noexcept {
@@ -158,53 +169,76 @@ std::uint32_t Recorder::enqueue(Kind kind, const SpanIds& ids, std::int64_t now_
 }
 
 Token Recorder::begin_recording(Kind kind, const SpanIds& ids) noexcept {
-  if (static_cast<std::size_t>(kind) >= kKindCount) [[unlikely]] {
+  // The short way calls nothing, so that nothing is saved and restored; what is not usual takes the long one.
+  const std::uint64_t word = step_word_.load(std::memory_order_relaxed);
+  ThreadSlots* thread = ThreadRegistry::current(epoch_);
+  if (thread == nullptr || thread->free_count == 0 || !is_host_kind(kind) || ids.payload_bytes > kMaxPayloadBytes ||
+      !has_counter_) [[unlikely]] {
+    return begin_any(kind, ids);
+  }
+  Opening opening{.word = word, .flags = flags_of(word), .name_or_comm_id = ids.name_id};
+  if ((word & kSampledBit) != 0) {
+    OpCount& ops = op_counts_[static_cast<std::size_t>(kind)];
+    if (ops.owner.load(std::memory_order_relaxed) != thread->index) [[unlikely]]
+      return begin_any(kind, ids);
+    opening.op_index = ops.next(step_of(word));
+    // The line that end() writes is seldom in the first cache: fetched meanwhile.
+    __builtin_prefetch(&thread->ring[thread->write_index & thread->ring_mask], 1);
+    opening.start_ticks = Clock::counter_ticks();
+  }
+  return open(*thread, kind, ids, opening);
+}
+
+Token Recorder::begin_any(Kind kind, const SpanIds& ids) noexcept {
+  if (static_cast<std::size_t>(kind) >= kKindCount) {
     count(header().losses.dropped_by_kind[kLossKinds - 1]);
     return 0;
   }
   const std::uint64_t word = step_word_.load(std::memory_order_relaxed);
   const bool is_sampled = (word & kSampledBit) != 0;
-  std::uint16_t flags = flags_of(word) | ids.flags;
-  std::uint16_t name_or_comm_id = ids.name_id;
-  std::uint32_t comm_seq = 0;
-  std::int64_t start_ticks = 0;
-  if (is_communication(kind)) {
-    // A hung op must show since when it waits, so the clock is read for these in every step.
-    start_ticks = clock_.ticks();
-    name_or_comm_id = ids.comm_id;
-    comm_seq = ids.comm_id != kNoId ? enqueue(kind, ids, start_ticks) : ids.comm_seq;
+  const bool is_comm = is_communication(kind);
+  Opening opening{.word = word, .flags = flags_of(word), .name_or_comm_id = is_comm ? ids.comm_id : ids.name_id};
+  // Everything is counted before anything is dropped: a number is a launch, not a record of one. A hung op must show
+  // since when it waits, so for communication the clock is read in every step.
+  if (is_comm) {
+    opening.start_ticks = clock_.ticks();
+    opening.comm_seq = ids.comm_id != kNoId ? enqueue(kind, ids, opening.start_ticks) : ids.comm_seq;
   }
   ThreadSlots* thread = this->thread();
-  std::uint16_t op_index = 0;
   if (is_sampled) {
-    // Counted before anything is dropped: an index is a launch, not a record of one.
-    op_index = next_op_index(kind, step_of(word), thread != nullptr ? thread->index : OpCount::kNoThread);
-    if (op_index == kMaxOpIndex) [[unlikely]]
-      flags |= span_flag::kSaturated;
+    OpCount& ops = op_counts_[static_cast<std::size_t>(kind)];
+    opening.op_index = ops.next_shared(step_of(word), thread != nullptr ? thread->index : OpCount::kNoThread);
   }
-  if (ids.payload_bytes > kMaxPayloadBytes) [[unlikely]]
-    flags |= span_flag::kSaturated;
-  if (thread == nullptr || (thread->free_count == 0 && !thread->collect_remote_frees())) [[unlikely]] {
+  if (ids.payload_bytes > kMaxPayloadBytes) opening.flags |= span_flag::kSaturated;
+  if (thread == nullptr || (thread->free_count == 0 && !thread->collect_remote_frees())) {
     drop(kind);
     return 0;
   }
-  const std::uint16_t index = thread->free_slots[--thread->free_count];
-  OpenSlot& slot = thread->slots[index];
+  if (is_sampled && !is_comm) opening.start_ticks = clock_.ticks();
+  return open(*thread, kind, ids, opening);
+}
+
+[[gnu::always_inline]] inline Token Recorder::open(ThreadSlots& thread, Kind kind, const SpanIds& ids,
+                                                   const Opening& opening) noexcept {
+  const std::uint16_t index = thread.free_slots[--thread.free_count];
+  OpenSlot& slot = thread.slots[index];
   const std::uint32_t generation = ((slot.state.load(std::memory_order_relaxed) >> kStateBits) + 1) & kMaxGeneration;
-  slot.is_recorded.store(is_sampled ? 1 : 0, std::memory_order_relaxed);
+  slot.is_recorded.store(static_cast<std::uint32_t>(opening.word & kSampledBit), std::memory_order_relaxed);
+  auto flags = static_cast<std::uint16_t>(opening.flags | ids.flags);
+  if (opening.op_index == kMaxOpIndex) [[unlikely]]
+    flags |= span_flag::kSaturated;
   SpanWords words{};
-  words[span_word::kStepKindFlags] = pack_step(step_of(word), kind, flags);
-  words[span_word::kIndices] = pack_indices(ids.microbatch, ids.chunk, op_index, ids.track_id);
-  words[span_word::kNamePayload] = pack_name_payload(name_or_comm_id, std::min(ids.payload_bytes, kMaxPayloadBytes));
-  words[span_word::kSequencePeer] = pack_sequence_peer(comm_seq, ids.peer);
-  // The last thing before the span is visible, the first at its end: what recording costs stays outside.
-  if (is_sampled && start_ticks == 0) start_ticks = clock_.ticks();
-  words[span_word::kStart] = static_cast<std::uint64_t>(start_ticks);
+  words[span_word::kStart] = static_cast<std::uint64_t>(opening.start_ticks);
+  words[span_word::kStepKindFlags] = pack_step(step_of(opening.word), kind, flags);
+  words[span_word::kIndices] = pack_indices(ids.microbatch, ids.chunk, opening.op_index, ids.track_id);
+  words[span_word::kNamePayload] =
+      pack_name_payload(opening.name_or_comm_id, std::min(ids.payload_bytes, kMaxPayloadBytes));
+  words[span_word::kSequencePeer] = pack_sequence_peer(opening.comm_seq, ids.peer);
   write_slot_span(slot, words);
   // release: pairs with the acquire of whoever ends or reads the span.
   slot.state.store(generation << kStateBits | OpenSlot::kOpen, std::memory_order_release);
-  thread->push_open(index);
-  return make_token(nonce_, thread->index, index, generation);
+  thread.push_open(index);
+  return make_token(thread, index, generation);
 }
 
 OpenSlot* Recorder::slot_of(Token token, ThreadSlots** owner) noexcept {
@@ -221,24 +255,60 @@ OpenSlot* Recorder::slot_of(Token token, ThreadSlots** owner) noexcept {
   return &(*owner)->slots[slot];
 }
 
+void Recorder::push(ThreadSlots* thread, const SpanWords& words) noexcept {
+  if (thread == nullptr || !thread->push(words)) [[unlikely]]
+    drop(kind_of(words));
+}
+
 void Recorder::end_recording(Token token, std::uint16_t flags) noexcept {
+  // The short way: by the thread that began the span, whose tokens have its upper bits.
+  ThreadSlots* thread = ThreadRegistry::current(epoch_);
+  const std::uint16_t index = slot_index_of(token);
+  const auto generation = static_cast<std::uint32_t>(token);
+  if (thread == nullptr || (token ^ thread->token_base) >> 48 != 0 || index >= thread->slot_count ||
+      generation > kMaxGeneration || !has_counter_) [[unlikely]] {
+    return end_any(token, flags);
+  }
+  OpenSlot& slot = thread->slots[index];
+  const bool is_recorded = slot.is_recorded.load(std::memory_order_relaxed) != 0;
+  const std::int64_t now_ticks = is_recorded ? Clock::counter_ticks() : 0;
+  if (!win_end(slot, generation)) [[unlikely]]
+    return;
+  if (is_recorded) {
+    SpanWords words = load_slot_span(slot);
+    words[span_word::kEnd] = static_cast<std::uint64_t>(now_ticks);
+    words[span_word::kStepKindFlags] |= std::uint64_t{flags} << span_word::kFlagsShift;
+    if (!thread->push(words)) [[unlikely]]
+      drop(kind_of(words));
+  }
+  // release: pairs with the acquire of readers that copy the slot; the owner itself needs none.
+  slot.state.store(generation << kStateBits | OpenSlot::kFree, std::memory_order_release);
+  thread->remove_open(index);
+  thread->free_slots[thread->free_count++] = index;
+}
+
+[[gnu::always_inline]] inline bool Recorder::win_end(OpenSlot& slot, std::uint32_t generation) noexcept {
+  std::uint32_t expected = generation << kStateBits | OpenSlot::kOpen;
+  // acquire: pairs with the release that opened the slot, perhaps on another thread. Of two ends one wins.
+  if (slot.state.compare_exchange_strong(expected, generation << kStateBits | OpenSlot::kEnding,
+                                         std::memory_order_acquire, std::memory_order_relaxed)) [[likely]] {
+    return true;
+  }
+  count(header().losses.stale_tokens);
+  return false;
+}
+
+void Recorder::end_any(Token token, std::uint16_t flags) noexcept {
   ThreadSlots* owner;
   OpenSlot* slot = slot_of(token, &owner);
   if (slot == nullptr) return;
-  const bool is_recorded = slot->is_recorded.load(std::memory_order_relaxed) != 0;
-  const std::int64_t now_ticks = is_recorded ? clock_.ticks() : 0;
-  const auto generation = static_cast<std::uint32_t>(token) << kStateBits;
-  std::uint32_t expected = generation | OpenSlot::kOpen;
-  // acquire: pairs with the release that opened the slot, perhaps on another thread. Of two ends one wins.
-  if (!slot->state.compare_exchange_strong(expected, generation | OpenSlot::kEnding, std::memory_order_acquire,
-                                           std::memory_order_relaxed)) [[unlikely]] {
-    count(header().losses.stale_tokens);
-    return;
-  }
+  const std::int64_t now_ticks = clock_.ticks();
+  const auto generation = static_cast<std::uint32_t>(token);
+  if (!win_end(*slot, generation)) return;
   ThreadSlots* thread = registry_->current();
   if (slot->is_recorded.load(std::memory_order_relaxed) != 0) {
     SpanWords words = load_slot_span(*slot);
-    words[span_word::kEnd] = static_cast<std::uint64_t>(is_recorded ? now_ticks : clock_.ticks());
+    words[span_word::kEnd] = static_cast<std::uint64_t>(now_ticks);
     if (thread != owner) {
       flags |= span_flag::kOtherThread;
       if (thread == nullptr) thread = registry_->attach();
@@ -247,28 +317,14 @@ void Recorder::end_recording(Token token, std::uint16_t flags) noexcept {
     push(thread, words);
   }
   // release: pairs with the acquire of the owner, which may write the slot again.
-  slot->state.store(generation | OpenSlot::kFree, std::memory_order_release);
-  const auto index = static_cast<std::uint16_t>(token >> 32);
+  slot->state.store(generation << kStateBits | OpenSlot::kFree, std::memory_order_release);
+  const std::uint16_t index = slot_index_of(token);
   if (thread == owner) {
     thread->remove_open(index);
     thread->free_slots[thread->free_count++] = index;
   } else {
     owner->remote_frees.fetch_add(1, std::memory_order_relaxed);
   }
-}
-
-void Recorder::push(ThreadSlots* thread, const SpanWords& words) noexcept {
-  if (thread == nullptr) [[unlikely]]
-    return drop(kind_of(words));
-  const std::uint64_t write = thread->write_index;
-  if (write - thread->seen_read_index > thread->ring_mask) [[unlikely]] {
-    // acquire: pairs with the drain thread's release: it has copied what is overwritten now.
-    thread->seen_read_index = thread->record->read_index.load(std::memory_order_acquire);
-    if (write - thread->seen_read_index > thread->ring_mask) return drop(kind_of(words));
-  }
-  store_words<std::memory_order_relaxed>(thread->ring[write & thread->ring_mask], words);
-  thread->write_index = write + 1;
-  thread->record->write_index.store(write + 1, std::memory_order_release);  // pairs with the drain thread's acquire
 }
 
 void Recorder::annotate(Token token, const SpanIds& ids) noexcept {
@@ -307,7 +363,7 @@ Token Recorder::current() noexcept {
     const std::uint16_t index = thread->top;
     const std::uint32_t state = thread->slots[index].state.load(std::memory_order_relaxed);
     if ((state & OpenSlot::kStateMask) == OpenSlot::kOpen) {
-      return make_token(nonce_, thread->index, index, state >> kStateBits);
+      return make_token(*thread, index, state >> kStateBits);
     }
     thread->remove_open(index);  // ended by another thread
   }

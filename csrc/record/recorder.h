@@ -127,13 +127,15 @@ class Recorder {
   Recorder(const RecorderOptions& options, std::unique_ptr<Arena> arena);
 
   Token begin_recording(Kind kind, const SpanIds& ids) noexcept;
+  [[gnu::noinline]] Token begin_any(Kind kind, const SpanIds& ids) noexcept;
   void end_recording(Token token, std::uint16_t flags) noexcept;
+  [[gnu::noinline]] void end_any(Token token, std::uint16_t flags) noexcept;
   OpenSlot* slot_of(Token token, ThreadSlots** owner) noexcept;
   std::uint32_t enqueue(Kind kind, const SpanIds& ids, std::int64_t now_ticks) noexcept;
   ThreadSlots* thread() noexcept;
   void push(ThreadSlots* thread, const SpanWords& words) noexcept;
   void finish_step(std::int64_t now_ticks) noexcept;
-  void drop(Kind kind) noexcept;
+  [[gnu::noinline]] void drop(Kind kind) noexcept;
 
   /// Launches of a kind in the current step. As long as one thread launches all of them it counts without an atomic
   /// add. Two threads that meet for the first time may give one index twice, once in the life of a process.
@@ -143,17 +145,31 @@ class Recorder {
     static constexpr std::uint16_t kNoThread = 0xfffd;  // has no ring: never an owner
     std::atomic<std::uint64_t> count{0};  // step << 32 | launches, so that a step's first op needs no reset
     std::atomic<std::uint16_t> owner{kNobody};
+
+    std::uint16_t next(std::uint32_t step) noexcept;  // by the owner
+    std::uint16_t next_shared(std::uint32_t step, std::uint16_t thread) noexcept;
   };
-  std::uint16_t next_op_index(Kind kind, std::uint32_t step, std::uint16_t thread) noexcept;
-  std::uint16_t next_shared_op_index(OpCount& ops, std::uint64_t first, std::uint16_t owner,
-                                     std::uint16_t thread) noexcept;
+
+  /// What begin() finds out about a span, besides what the caller says.
+  struct Opening {
+    std::uint64_t word = 0;
+    std::uint16_t flags = 0;
+    std::uint16_t name_or_comm_id = kNoId;
+    std::uint16_t op_index = 0;
+    std::uint32_t comm_seq = 0;
+    std::int64_t start_ticks = 0;
+  };
+  Token open(ThreadSlots& thread, Kind kind, const SpanIds& ids, const Opening& opening) noexcept;
+  bool win_end(OpenSlot& slot, std::uint32_t generation) noexcept;
 
   // Read by every span, written once a step: step << 32 | span flags << 16 | is_sampled.
   std::atomic<std::uint64_t> step_word_{0};
   const Clock& clock_;
-  std::uint8_t nonce_;
   std::unique_ptr<Arena> arena_;
   std::unique_ptr<ThreadRegistry> registry_;
+  std::uint64_t epoch_;
+  std::uint8_t nonce_;
+  bool has_counter_;  // ticks are an instruction
   std::unique_ptr<Sequences> sequences_;
   std::span<CommRecord> comm_records_;
   bool is_closed_ = false;
