@@ -107,7 +107,7 @@ def test_a_directory_is_one_line(calls: Calls, said: Said, tmp_path: Path) -> No
     out, err = said()
     assert out == ""
     assert err.count("\n") == 1
-    assert "cannot read .smon directories yet: give the parquet file of a trace" in err
+    assert "`smon export DIR --format parquet -o trace.parquet` makes the file to give" in err
     assert calls == []
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from smon_rt.analysis.input_file import InputFile, reason
 from smon_rt.errors import TraceError
 
@@ -9,6 +11,9 @@ _MAGIC = b"PAR1"
 _SNIFFED_BYTES = 1 << 16
 # Magic, footer length, magic: less cannot be a parquet file.
 _SMALLEST_PARQUET_BYTES = 12
+
+# A packet of a trace file: its tag, its length, the tag of its checksum.
+_TRACE_FILE = re.compile(rb"\x0a[\x80-\xff]{0,4}[\x00-\x7f]\x0d", re.DOTALL)
 
 _FORMATS = (
     (b"PARE", "a parquet file with an encrypted footer", "decrypt it first"),
@@ -46,6 +51,8 @@ def describe_content(head: bytes) -> tuple[str, str]:
             return what, todo
     text = _as_text(head)
     if text is None:
+        if _TRACE_FILE.match(head):
+            return "a .smon trace file", "`smon export FILE --format parquet -o trace.parquet` makes the file to give"
         return "binary data of an unknown format", "give the .parquet file of an op trace"
     start = text.lstrip()
     if start.startswith(("{", "[")):

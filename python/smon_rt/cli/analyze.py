@@ -137,8 +137,8 @@ def _refuse_directory(path: str) -> None:
     # os.path answers False where pathlib raises (a name that is too long): opening the file says why.
     if os.path.isdir(path):  # noqa: PTH112
         raise TraceError(
-            f"{_shown(path)}: is a directory, and this version cannot read .smon directories yet: "
-            "give the parquet file of a trace"
+            f"{_shown(path)}: is a directory, which this version does not analyse as it is: "
+            "`smon export DIR --format parquet -o trace.parquet` makes the file to give"
         )
 
 
