@@ -12,8 +12,17 @@
 
 namespace smon_rt {
 
+/// Begins a message within another one that is being written to `out`. protozero does so in a noexcept constructor:
+/// what it appends must not be the allocation that fails, since that would end the process that is being recorded.
+template <typename Tag, typename ParentTag>
+protozero::pbf_builder<Tag> begin_message(std::string& out, protozero::pbf_builder<ParentTag>& parent, ParentTag tag) {
+  constexpr std::size_t kMaxHeadBytes = 16;
+  out.reserve(out.size() + kMaxHeadBytes);
+  return {parent, tag};
+}
+
 /// Appends one packet to a trace: tag and length, then the checksum, then what is added through fields(). finish() sets
-/// the two that are known last.
+/// the two that are known last; without it (growing the output threw) the packet is taken back.
 class PacketWriter {
  public:
   explicit PacketWriter(std::string& out)
@@ -22,6 +31,9 @@ class PacketWriter {
   }
   PacketWriter(const PacketWriter&) = delete;
   PacketWriter& operator=(const PacketWriter&) = delete;
+  ~PacketWriter() {
+    if (!is_finished_) out_.resize(start_);
+  }
 
   protozero::pbf_builder<trace_fields::Packet>& fields() { return packet_; }
 
@@ -34,6 +46,7 @@ class PacketWriter {
     std::string header{kPacketTag};  // short enough to need no allocation
     protozero::add_varint_to_buffer(&header, out_.size() - payload);
     out_.replace(start_, kMaxHeaderBytes, header);
+    is_finished_ = true;
   }
 
  private:
@@ -43,6 +56,7 @@ class PacketWriter {
 
   std::string& out_;
   std::size_t start_;
+  bool is_finished_ = false;
   protozero::pbf_builder<trace_fields::Packet> packet_;
 };
 

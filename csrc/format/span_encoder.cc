@@ -179,7 +179,7 @@ std::size_t append_batch(std::string& out, std::uint32_t ring_id, std::uint64_t 
   packet.fields().add_uint32(trace_fields::Packet::kFirstStep, steps.min);
   packet.fields().add_uint32(trace_fields::Packet::kLastStep, steps.max);
   {
-    protozero::pbf_builder<Fields> batch(packet.fields(), trace_fields::Packet::kSpans);
+    auto batch = begin_message<Fields>(out, packet.fields(), trace_fields::Packet::kSpans);
     batch.add_uint32(Fields::kSpanCount, static_cast<std::uint32_t>(spans.size()));
     batch.add_uint32(Fields::kRingId, ring_id);
     batch.add_uint64(Fields::kFirstIndex, first_index);

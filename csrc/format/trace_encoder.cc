@@ -17,17 +17,17 @@ namespace fields = trace_fields;
 using protozero::pbf_builder;
 
 template <typename Tag>
-void add_map(pbf_builder<Tag>& parent, Tag tag, const std::map<std::string, std::string>& map) {
+void add_map(std::string& out, pbf_builder<Tag>& parent, Tag tag, const std::map<std::string, std::string>& map) {
   for (const auto& [key, value] : map) {
-    pbf_builder<fields::MapEntry> entry(parent, tag);
+    auto entry = begin_message<fields::MapEntry>(out, parent, tag);
     entry.add_string(fields::MapEntry::kKey, key);
     entry.add_string(fields::MapEntry::kValue, value);
   }
 }
 
-void add_layout(pbf_builder<fields::Identity>& parent, const TraceLayout& layout) {
+void add_layout(std::string& out, pbf_builder<fields::Identity>& parent, const TraceLayout& layout) {
   using fields::Layout;
-  pbf_builder<Layout> message(parent, fields::Identity::kLayout);
+  auto message = begin_message<Layout>(out, parent, fields::Identity::kLayout);
   message.add_int32(Layout::kDpRank, layout.dp_rank);
   message.add_int32(Layout::kStage, layout.stage);
   message.add_int32(Layout::kTpRank, layout.tp_rank);
@@ -42,26 +42,26 @@ void add_layout(pbf_builder<fields::Identity>& parent, const TraceLayout& layout
   message.add_string(Layout::kSchedule, layout.schedule);
 }
 
-void add_sampling(pbf_builder<fields::Identity>& parent, const TraceSampling& sampling) {
+void add_sampling(std::string& out, pbf_builder<fields::Identity>& parent, const TraceSampling& sampling) {
   using fields::Sampling;
-  pbf_builder<Sampling> message(parent, fields::Identity::kSampling);
+  auto message = begin_message<Sampling>(out, parent, fields::Identity::kSampling);
   message.add_double(Sampling::kSampleRatio, sampling.sample_ratio);
   message.add_uint32(Sampling::kWarmupSteps, sampling.warmup_steps);
   message.add_uint32(Sampling::kAlwaysSteps, sampling.always_steps);
   message.add_uint32(Sampling::kWindowSteps, sampling.window_steps);
 }
 
-void add_hook(pbf_builder<fields::Identity>& parent, const TraceHook& hook) {
+void add_hook(std::string& out, pbf_builder<fields::Identity>& parent, const TraceHook& hook) {
   using fields::Hook;
-  pbf_builder<Hook> message(parent, fields::Identity::kHooks);
+  auto message = begin_message<Hook>(out, parent, fields::Identity::kHooks);
   message.add_string(Hook::kName, hook.name);
   message.add_bool(Hook::kInstalled, hook.installed);
   message.add_string(Hook::kReason, hook.reason);
 }
 
-void add_track(pbf_builder<fields::Names>& parent, const TraceTrack& track) {
+void add_track(std::string& out, pbf_builder<fields::Names>& parent, const TraceTrack& track) {
   using fields::Track;
-  pbf_builder<Track> message(parent, fields::Names::kTrack);
+  auto message = begin_message<Track>(out, parent, fields::Names::kTrack);
   message.add_uint32(Track::kId, track.id);
   message.add_int32(Track::kThreadId, track.thread_id);
   message.add_string(Track::kThreadName, track.thread_name);
@@ -69,9 +69,9 @@ void add_track(pbf_builder<fields::Names>& parent, const TraceTrack& track) {
   message.add_uint64(Track::kStream, track.stream);
 }
 
-void add_communicator(pbf_builder<fields::Names>& parent, const TraceCommunicator& communicator) {
+void add_communicator(std::string& out, pbf_builder<fields::Names>& parent, const TraceCommunicator& communicator) {
   using fields::Communicator;
-  pbf_builder<Communicator> message(parent, fields::Names::kCommunicator);
+  auto message = begin_message<Communicator>(out, parent, fields::Names::kCommunicator);
   message.add_uint32(Communicator::kId, communicator.id);
   message.add_string(Communicator::kName, communicator.name);
   message.add_string(Communicator::kDimension, communicator.dimension);
@@ -85,23 +85,23 @@ void append_identity(std::string& out, const TraceIdentity& identity) {
   using fields::Identity;
   PacketWriter packet(out);
   {
-    pbf_builder<Identity> message(packet.fields(), fields::Packet::kIdentity);
+    auto message = begin_message<Identity>(out, packet.fields(), fields::Packet::kIdentity);
     message.add_string(Identity::kRunId, identity.run_id);
     message.add_uint32(Identity::kAttempt, identity.attempt);
     message.add_uint32(Identity::kFileIndex, identity.file_index);
     message.add_int32(Identity::kRank, identity.rank);
     message.add_int32(Identity::kWorldSize, identity.world_size);
     message.add_int32(Identity::kLocalRank, identity.local_rank);
-    add_layout(message, identity.layout);
+    add_layout(out, message, identity.layout);
     message.add_string(Identity::kHost, identity.host);
     message.add_string(Identity::kBootId, identity.boot_id);
     message.add_uint64(Identity::kTimeNamespace, identity.time_namespace);
     message.add_int32(Identity::kPid, identity.pid);
     message.add_string(Identity::kGpuUuid, identity.gpu_uuid);
-    add_map(message, Identity::kVersions, identity.versions);
-    add_map(message, Identity::kEnvironment, identity.environment);
-    add_sampling(message, identity.sampling);
-    for (const TraceHook& hook : identity.hooks) add_hook(message, hook);
+    add_map(out, message, Identity::kVersions, identity.versions);
+    add_map(out, message, Identity::kEnvironment, identity.environment);
+    add_sampling(out, message, identity.sampling);
+    for (const TraceHook& hook : identity.hooks) add_hook(out, message, hook);
     message.add_enum(Identity::kClockSource, static_cast<std::int32_t>(identity.clock_source));
     message.add_string(Identity::kMemory, identity.memory);
   }
@@ -136,14 +136,14 @@ void append_step_times(std::string& out, std::span<const StepTime> step_times) {
 void append_names(std::string& out, const TraceNames& names) {
   PacketWriter packet(out);
   {
-    pbf_builder<fields::Names> message(packet.fields(), fields::Packet::kNames);
+    auto message = begin_message<fields::Names>(out, packet.fields(), fields::Packet::kNames);
     for (const TraceName& name : names.names) {
-      pbf_builder<fields::Name> entry(message, fields::Names::kName);
+      auto entry = begin_message<fields::Name>(out, message, fields::Names::kName);
       entry.add_uint32(fields::Name::kId, name.id);
       entry.add_string(fields::Name::kText, name.text);
     }
-    for (const TraceTrack& track : names.tracks) add_track(message, track);
-    for (const TraceCommunicator& communicator : names.communicators) add_communicator(message, communicator);
+    for (const TraceTrack& track : names.tracks) add_track(out, message, track);
+    for (const TraceCommunicator& communicator : names.communicators) add_communicator(out, message, communicator);
   }
   packet.finish();
 }
@@ -152,9 +152,9 @@ void append_losses(std::string& out, const TraceLosses& losses) {
   using fields::Losses;
   PacketWriter packet(out);
   {
-    pbf_builder<Losses> message(packet.fields(), fields::Packet::kLosses);
+    auto message = begin_message<Losses>(out, packet.fields(), fields::Packet::kLosses);
     for (const auto& [kind, dropped] : losses.dropped_by_kind) {
-      pbf_builder<fields::MapEntry> entry(message, Losses::kDroppedByKind);
+      auto entry = begin_message<fields::MapEntry>(out, message, Losses::kDroppedByKind);
       entry.add_uint32(fields::MapEntry::kKey, kind);
       entry.add_uint64(fields::MapEntry::kValue, dropped);
     }
@@ -173,7 +173,7 @@ void append_clock_snapshot(std::string& out, const TraceClockSnapshot& snapshot)
   using fields::ClockSnapshot;
   PacketWriter packet(out);
   {
-    pbf_builder<ClockSnapshot> message(packet.fields(), fields::Packet::kClockSnapshot);
+    auto message = begin_message<ClockSnapshot>(out, packet.fields(), fields::Packet::kClockSnapshot);
     message.add_sint64(ClockSnapshot::kTicks, snapshot.ticks);
     message.add_sint64(ClockSnapshot::kMonotonicNs, snapshot.monotonic_ns);
     message.add_sint64(ClockSnapshot::kRealtimeNs, snapshot.realtime_ns);
@@ -186,7 +186,7 @@ void append_clock_map(std::string& out, const TraceClockMap& map) {
   using fields::ClockMap;
   PacketWriter packet(out);
   {
-    pbf_builder<ClockMap> message(packet.fields(), fields::Packet::kClockMap);
+    auto message = begin_message<ClockMap>(out, packet.fields(), fields::Packet::kClockMap);
     message.add_string(ClockMap::kGpuUuid, map.gpu_uuid);
     message.add_sint64(ClockMap::kWindowStartNs, map.window_start_ns);
     message.add_sint64(ClockMap::kWindowEndNs, map.window_end_ns);
@@ -203,7 +203,7 @@ void append_recorder_cost(std::string& out, const TraceRecorderCost& cost) {
   using fields::RecorderCost;
   PacketWriter packet(out);
   {
-    pbf_builder<RecorderCost> message(packet.fields(), fields::Packet::kRecorderCost);
+    auto message = begin_message<RecorderCost>(out, packet.fields(), fields::Packet::kRecorderCost);
     message.add_uint64(RecorderCost::kDrainCpuNs, cost.drain_cpu_ns);
     message.add_uint64(RecorderCost::kReporterCpuNs, cost.reporter_cpu_ns);
     message.add_uint64(RecorderCost::kWatchdogCpuNs, cost.watchdog_cpu_ns);
@@ -218,7 +218,7 @@ void append_recorder_cost(std::string& out, const TraceRecorderCost& cost) {
 void append_end(std::string& out, std::string_view reason) {
   PacketWriter packet(out);
   {
-    pbf_builder<fields::End> message(packet.fields(), fields::Packet::kEnd);
+    auto message = begin_message<fields::End>(out, packet.fields(), fields::Packet::kEnd);
     message.add_string(fields::End::kReason, protozero::data_view(reason.data(), reason.size()));
   }
   packet.finish();

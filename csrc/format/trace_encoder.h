@@ -13,19 +13,21 @@
 // What was appended is complete: it may be written, and cut, at any packet. `out` is only ever appended to; keep it and
 // clear() it after writing, and encoding spans allocates nothing once it has grown.
 //
-// Threading: no state; different strings from different threads. Throws nothing but what growing `out` throws.
+// Threading: no state; different strings from different threads. Throws nothing but what growing `out` throws, and then
+// whole packets are what was appended.
 
 namespace smon_rt {
 
-/// Spans in a packet at most; append_spans() writes as many packets as it needs.
+/// Spans in a packet at most; append_spans() writes as many packets as it needs (more, if spans hardly repeat).
 inline constexpr std::size_t kSpansPerPacket = 2048;
 
 void append_identity(std::string& out, const TraceIdentity& identity);
 
 /// Spans of one ring in the ring's order, the first of which has the index `first_index` there. Times in nanoseconds of
-/// CLOCK_MONOTONIC, device times resolved (or 0). Nothing for no spans.
+/// CLOCK_MONOTONIC. Device times are written of spans whose time_source has some; they must be resolved, or 0. Nothing
+/// is written for no spans.
 ///
-/// Cost: about 0.1 µs a span on the calling thread, 150 KB of its stack, no allocation but `out`. A packet has some 400
+/// Cost: about 0.1 µs a span on the calling thread, 100 KB of its stack, no allocation but `out`. A packet has some 400
 /// bytes besides its spans: 500 spans or more at a time make small files, single ones do not.
 void append_spans(std::string& out, std::uint32_t ring_id, std::uint64_t first_index, std::span<const Span> spans);
 
