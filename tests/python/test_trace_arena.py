@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from smon_rt.trace import RankTrace, arena, read_directory
 from smon_rt.trace.kinds import KIND_NUMBERS
 from tests.python.arena_files import DEAD_PID, Arena, Ring, write_arena
+from tests.python.conftest import ROOT
 from tests.python.smon_files import TestSpan, identity, span_packet, write_rank
 
 WHO = identity(pid=DEAD_PID)
@@ -184,3 +185,14 @@ def test_rings_that_lie_over_each_other_give_no_more_spans_than_there_are_bytes(
     path.write_bytes(content)
     assert len(read(folder).spans) <= len(content) // 64
     assert span_packet(SPANS)
+
+
+def test_an_arena_that_the_recorder_made_is_understood() -> None:
+    content = (ROOT / "tests" / "fuzz" / "corpus" / "arena_view_fuzzer" / "filled").read_bytes()
+    view = arena.read_arena("filled", content)
+    assert view is not None
+    assert (view.pid, view.step, view.phase, view.dropped_by_kind) == (4711, 42, "training", {"backward_compute": 7})
+    assert [span.kind for span in view.open_spans] == ["forward_recv"]
+    assert view.unread.kind.tolist() == [KIND_NUMBERS["user"]] * 13
+    assert (view.unread.duration_ns >= 0).all()
+    assert arena.read_arena("cut", content[:100]) is None

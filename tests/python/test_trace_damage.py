@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from smon_rt import TraceError
 from smon_rt._proto import trace_pb2
 from smon_rt.trace import RankTrace, read_file, read_files
+from tests.python.conftest import ROOT
 from tests.python.smon_files import (
     TestSpan,
     end,
@@ -210,3 +211,17 @@ def test_what_is_no_trace_is_refused(tmp_path: Path, content: bytes, said: str) 
         read_file(path)
     with pytest.raises(TraceError, match="no such file"):
         read_file(tmp_path / "missing.smon")
+
+
+SEEDS = sorted((ROOT / "tests" / "fuzz" / "corpus" / "trace_reader_fuzzer").iterdir())
+
+
+@pytest.mark.parametrize("seed", SEEDS, ids=lambda path: path.name)
+def test_the_seeds_of_the_recorders_own_reader_are_read(tmp_path: Path, seed: Path) -> None:
+    """Their first byte says whether a file or the inside of a packet follows."""
+    kind, content = seed.read_bytes()[0], seed.read_bytes()[1:]
+    path = tmp_path / file_name()
+    path.write_bytes(PACKETS[0] + (frame(content) if kind else content))
+    assert try_read(path) is not None
+    if seed.name not in ("spans_random", "file_cut"):
+        assert not read_files([str(path)])[-1].damage

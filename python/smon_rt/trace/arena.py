@@ -144,6 +144,12 @@ def merge_memory(trace: RankTrace, steps: range | None) -> None:
     trace.spans = SpanColumns.concatenate([trace.spans, spans])
 
 
+def read_arena(path: str, content: bytes) -> ArenaView | None:
+    """What the bytes of an arena say; None if they are none."""
+    header = _header(content)
+    return None if header is None else _view(path, content, header)
+
+
 def _find(trace: RankTrace) -> ArenaView | None:
     """The arena of a trace's process: same run, attempt, rank and pid, and owned by who owns the trace file."""
     pattern = f"smon-*-{trace.identity.attempt}-{trace.rank}"
