@@ -1,43 +1,87 @@
-"""Instructions that the engine needs per op, counted by callgrind: the figure that no busy neighbour changes."""
+"""Instructions that hot loops need, counted by callgrind: the figure that no busy neighbour changes."""
 
 from __future__ import annotations
 
+import platform
 import re
 import shutil
 import subprocess
+from dataclasses import dataclass
 from pathlib import Path
 
 from engine import Record
 
-PROGRAM = Path(__file__).resolve().parent.parent / "build" / "release" / "bin" / "engine_bench"
-#: The engine's entry; what the program does to make the job is not counted.
-ENTRY = "smon_rt::analysis::analyze(*"
+PROGRAMS = Path(__file__).resolve().parent.parent / "build" / "release" / "bin"
+
+#: State of the recorder → benchmark of record_bench.
+PAIR_STATES = {
+    "not recording": "not_recording/manual_time",
+    "unsampled step": "unsampled/manual_time",
+    "sampled": "sampled/manual_time",
+    "sampled, of a communicator": "collective_sampled/manual_time",
+    "ring full": "full_ring",
+}
+
+
+@dataclass(frozen=True)
+class Loop:
+    """A function of a benchmark program; only what runs below it is counted."""
+
+    program: str
+    entry: str
+    per: str  # counter of the benchmark that the instructions are divided by
+
+    def missing(self) -> str:
+        if shutil.which("valgrind") is None:
+            return "no valgrind: run make setup and make build"
+        return "" if (PROGRAMS / self.program).exists() else f"no {self.program}: run make setup and make build"
+
+    def instructions(self, benchmark: str) -> float:
+        """Per op or pair, in one iteration of one benchmark (the filter is exact, so that nothing else runs)."""
+        command = [
+            "valgrind", "--tool=callgrind", "--callgrind-out-file=/dev/null", f"--toggle-collect={self.entry}",
+            str(PROGRAMS / self.program), f"--benchmark_filter=^{benchmark}$", "--benchmark_min_time=0",
+            "--benchmark_format=json",
+        ]  # fmt: skip
+        done = subprocess.run(command, check=True, capture_output=True, text=True)
+        collected = re.search(r"Collected : (\d+)", done.stderr)
+        divisor = re.search(rf'"{self.per}": ([\d.e+]+)', done.stdout)
+        iterations = re.search(r'"iterations": (\d+)', done.stdout)
+        if collected is None or divisor is None or iterations is None:
+            raise RuntimeError(f"callgrind or the benchmark says something else than expected: {done.stderr[-500:]}")
+        return int(collected.group(1)) / float(divisor.group(1)) / int(iterations.group(1))
+
+
+#: What the programs do to make a job, or to set up a recorder, is not counted.
+ENGINE = Loop("engine_bench", "smon_rt::analysis::analyze(*", per="ops")
+RECORDER = Loop("record_bench", "*run_pairs*", per="pairs")
 
 
 def count(smoke: bool, record: Record) -> None:
     """A job of 128 steps, and how much more an op costs there than in one of 16 (complexity)."""
     del smoke  # the counts are the same every time: the short run is the run
     names = ("instructions per op, 128 steps", "instructions per op, 8 times the steps")
-    missing = "no valgrind" if shutil.which("valgrind") is None else "" if PROGRAM.exists() else f"no {PROGRAM.name}"
-    if missing:
+    if ENGINE.missing():
         for name in names:
-            record(name, None, f"{missing}: run make setup and make build")
+            record(name, None, ENGINE.missing())
         return
-    short, long = instructions_per_op(16), instructions_per_op(128)
+    short, long = ENGINE.instructions("analyze_steps/16"), ENGINE.instructions("analyze_steps/128")
     record(names[0], long, "callgrind, dp 4, pp 4, 8 microbatches")
     record(names[1], long / short, f"{short:,.0f} with 16 steps")
 
 
-def instructions_per_op(steps: int) -> float:
-    # One iteration, named in the filter so that nothing else runs; google-benchmark's own calls are not collected.
-    command = [
-        "valgrind", "--tool=callgrind", "--callgrind-out-file=/dev/null", f"--toggle-collect={ENTRY}",
-        str(PROGRAM), f"--benchmark_filter=analyze_steps/{steps}$", "--benchmark_min_time=0", "--benchmark_format=json",
-    ]  # fmt: skip
-    done = subprocess.run(command, check=True, capture_output=True, text=True)
-    collected = re.search(r"Collected : (\d+)", done.stderr)
-    ops = re.search(r'"ops": ([\d.e+]+)', done.stdout)
-    iterations = re.search(r'"iterations": (\d+)', done.stdout)
-    if collected is None or ops is None or iterations is None:
-        raise RuntimeError(f"callgrind or the benchmark says something else than expected: {done.stderr[-500:]}")
-    return int(collected.group(1)) / float(ops.group(1)) / int(iterations.group(1))
+def has_cheap_clock() -> bool:
+    """Whether the recorder reads the processor's counter here, which is what the targets are for."""
+    source = Path("/sys/devices/system/clocksource/clocksource0/current_clocksource")
+    return platform.machine() == "aarch64" or (source.exists() and source.read_text().strip() == "tsc")
+
+
+def count_recorder(smoke: bool, record: Record) -> None:
+    """A begin and an end in each state of the recorder."""
+    del smoke
+    for state, benchmark in PAIR_STATES.items():
+        name = f"instructions per begin and end, {state}"
+        missing = RECORDER.missing() or ("" if has_cheap_clock() else "the kernel's clock source is not the TSC")
+        record(
+            name, None if missing else RECORDER.instructions(benchmark), missing or "callgrind, with the loop around"
+        )

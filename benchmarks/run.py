@@ -1,4 +1,4 @@
-"""Measures the engine and writes docs/benchmarks.md.
+"""Measures the engine and the recorder and writes docs/benchmarks.md.
 
     python benchmarks/run.py            # all of it, some minutes
     python benchmarks/run.py --smoke    # seconds: each benchmark once and small, writes nothing
@@ -21,9 +21,10 @@ from pathlib import Path
 
 import engine
 import instructions
+import recorder
 
 ROOT = Path(__file__).resolve().parent.parent
-BASELINE = ROOT / "benchmarks" / "baseline" / "engine.jsonl"
+BASELINES = ROOT / "benchmarks" / "baseline"
 RESULT = ROOT / "docs" / "benchmarks.md"
 
 
@@ -48,7 +49,8 @@ class Row:
 
 
 def targets() -> dict[str, tuple[str, float]]:
-    lines = [json.loads(line) for line in BASELINE.read_text().splitlines()]
+    files = sorted(BASELINES.glob("*.jsonl"))
+    lines = [json.loads(line) for file in files for line in file.read_text().splitlines()]
     return {line["what"]: (line["unit"], line["target"]) for line in lines}
 
 
@@ -69,6 +71,8 @@ def measure(smoke: bool) -> list[Row]:
         engine.cost_per_op,
         engine.large_job,
         instructions.count,
+        recorder.native_pairs,
+        instructions.count_recorder,
     ]
     for step in steps:
         step(smoke, record)
@@ -94,7 +98,7 @@ a gate in CI (`benchmarks/instructions.py`).
 
 {lines}
 
-Never run on a GPU: the engine does not use one.
+Never run on a GPU: neither the engine nor the spans measured here use one.
 """
 
 

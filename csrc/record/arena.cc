@@ -59,9 +59,9 @@ std::vector<ArenaSizes> candidate_sizes(const ArenaSizes& full) {
 }
 
 bool is_valid(const ArenaSizes& sizes) {
-  // Threads and slots must fit into a token; a slot index of 65,535 means none.
+  // Threads and slots must fit into a token; the two largest slot indices mean something else.
   return sizes.threads >= 1 && sizes.threads <= 256 && sizes.large_threads <= sizes.threads && sizes.slots >= 1 &&
-         sizes.large_slots >= 1 && sizes.slots < 0xffff && sizes.large_slots < 0xffff &&
+         sizes.large_slots >= 1 && sizes.slots < 0xfffe && sizes.large_slots < 0xfffe &&
          std::has_single_bit(sizes.ring_spans) && std::has_single_bit(sizes.large_ring_spans) &&
          sizes.communicators >= 1 && sizes.communicators <= 0xffff;
 }
@@ -151,7 +151,7 @@ std::string Arena::file_name(const std::string& run_id, std::uint32_t attempt, s
 }
 
 Result<std::unique_ptr<Arena>> Arena::create(const ArenaOptions& options) {
-  if (!is_valid(options.sizes)) return Error{"arena: sizes must be powers of two, at most 256 threads, 65,534 slots"};
+  if (!is_valid(options.sizes)) return Error{"arena: sizes must be powers of two, at most 256 threads, 65,533 slots"};
   std::unique_ptr<Arena> arena(new Arena);
   arena->fork_count_ = fork_count();
   std::string why = options.directory.empty() ? "asked for" : "";

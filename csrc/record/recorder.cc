@@ -143,11 +143,11 @@ std::uint16_t Recorder::OpCount::next(std::uint32_t step) noexcept {
 }
 
 std::uint16_t Recorder::OpCount::next_shared(std::uint32_t step, std::uint16_t thread) noexcept {
-  std::uint16_t nobody = kNobody;
-  if (thread != kNoThread &&
-      (owner.compare_exchange_strong(nobody, thread, std::memory_order_relaxed) || nobody == thread)) {
-    return next(step);
+  std::uint16_t who = owner.load(std::memory_order_relaxed);
+  if (who == kNobody && thread != kNoThread && owner.compare_exchange_strong(who, thread, std::memory_order_relaxed)) {
+    who = thread;
   }
+  if (who == thread && thread != kNoThread) return next(step);
   // From the first time that two threads launch ops of one kind, they all count atomically.
   owner.store(kShared, std::memory_order_relaxed);
   std::uint64_t now = count.load(std::memory_order_relaxed);
