@@ -271,7 +271,9 @@ def _layout(trace: RankTrace) -> dict[str, Any]:
 
 def _summarize_rank(trace: RankTrace) -> RankSummary:
     identity, steps = trace.identity, trace.steps
-    recorded_ns = int((steps.start_ns + steps.duration_ns).max() - steps.start_ns.min()) if len(steps) else 0
+    # From the first to the last sign of life: the recorder's threads also run between steps.
+    moments = np.concatenate([steps.start_ns, steps.start_ns + steps.duration_ns, trace.clocks.monotonic_ns])
+    recorded_ns = int(moments.max() - moments.min()) if len(moments) else 0
     cpu_ns = trace.cost.drain_cpu_ns + trace.cost.reporter_cpu_ns + trace.cost.watchdog_cpu_ns
     return RankSummary(
         rank=trace.rank,
