@@ -14,6 +14,7 @@ import pytest
 from smon_rt import SmonError, cli
 from smon_rt._proto import trace_pb2
 from smon_rt.export.output import open_output
+from smon_rt.trace.kinds import KIND_NUMBERS
 from tests.python.smon_files import TestSpan, file_name, packet, write_rank
 
 SPANS = [TestSpan(kind="forward_compute", start_ns=1000 * index, duration_ns=900, step=index) for index in range(8)]
@@ -71,11 +72,13 @@ def test_only_the_steps_asked_for_are_written(tmp_path: Path) -> None:
 
 def test_what_is_missing_is_said_and_the_rest_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_rank(tmp_path, SPANS, rank=0, world_size=4)
-    write_rank(tmp_path, SPANS, rank=2, world_size=4, closed=False)
+    losses = packet(losses=trace_pb2.Losses(dropped_by_kind={KIND_NUMBERS["gc"]: 1234}))
+    write_rank(tmp_path, SPANS, packets=[losses], rank=2, world_size=4, closed=False)
     assert export(tmp_path, "perfetto", tmp_path / "out") == 3
     captured = capsys.readouterr()
     assert "wrote" in captured.out
     assert captured.err.splitlines() == [
+        "smon: dropped while recording: gc 1,234",
         "smon: missing: ranks 1, 3: no files (2 of 4 ranks)",
         "smon: missing: rank 2: its file was not closed: its process was killed, or still records",
     ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -54,16 +55,18 @@ def command(
     from smon_rt.export.clocks import align
     from smon_rt.report.trace_info import shown_line
     from smon_rt.trace.job_trace import JobReader, find_files
-    from smon_rt.trace.summary import incomplete_reasons, missing_reasons
+    from smon_rt.trace.summary import dropped_by_kind, incomplete_reasons, missing_reasons
 
     _check_output(output, output_format, find_files(paths))
     reader = JobReader(paths, run_id=run_id, attempt=attempt, steps=steps)
     alignment = align(reader)
     reasons: list[str] = []
+    dropped: Counter[str] = Counter()
 
     def ranks(tick: Callable[[], None]) -> Iterator[RankTrace]:
         for trace in reader:
             reasons.extend(incomplete_reasons(trace))
+            dropped.update(dropped_by_kind(trace))
             yield trace
             tick()
 
@@ -73,6 +76,9 @@ def command(
     if not quiet:
         stream = sys.stderr if output == "-" else sys.stdout
         click.echo(shown_line(f"wrote {output}: {words}"), file=stream)
+    if dropped:
+        by_kind = ", ".join(f"{kind} {count:,}" for kind, count in sorted(dropped.items()))
+        click.echo(f"smon: dropped while recording: {by_kind}", err=True)
     for reason in reasons:
         click.echo(shown_line(f"smon: missing: {reason}"), err=True)
     return EXIT_INCOMPLETE if reasons else 0
