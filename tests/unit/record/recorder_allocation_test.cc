@@ -1,8 +1,15 @@
-// Counts what the hot path allocates, by standing in for malloc and its relatives in this program.
+// Counts what the hot path allocates, by standing in for malloc and its relatives in this program, and runs it where
+// every system call but a few is death.
 
-#include <dlfcn.h>
 #include <gtest/gtest.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
+#include <array>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -80,6 +87,41 @@ TEST(RecorderAllocation, TheHotPathAllocatesNothingInAnyState) {
       EXPECT_EQ(g_allocations.load(), before) << "ratio " << ratio << ", paused " << is_paused;
     }
   }
+}
+
+/// From here on every system call but exit ends the process. Not seccomp's strict mode, which forbids to read the time
+/// stamp counter as well.
+bool forbid_system_calls() {
+  std::array<sock_filter, 4> program = {{
+      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_exit, 0, 1),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_KILL),
+  }};
+  const sock_fprog filter{static_cast<unsigned short>(program.size()), program.data()};
+  return ::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 && ::prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter) == 0;
+}
+
+TEST(RecorderAllocation, TheHotPathMakesNoSystemCall) {
+  if (!Clock::host().has_counter()) GTEST_SKIP() << "the clock of this machine may be a system call";
+  const pid_t pid = ::fork();
+  if (pid == 0) {
+    RecorderOptions options = testing::every_step_sampled();
+    options.arena.directory.clear();      // nothing is left behind by a process that ends here
+    options.sampling.sample_ratio = 0.5;  // both ways through each call
+    const auto recorder = testing::make_recorder(options);
+    const std::vector<std::int32_t> members = {0, 1};
+    const std::uint16_t comm_id = recorder->register_communicator("pp", "pp", members);
+    recorder->end(recorder->begin(Kind::kUser));
+    if (!forbid_system_calls()) ::_exit(77);
+    record_everything(*recorder, comm_id);
+    ::syscall(SYS_exit, 0);
+  }
+  int status = 0;
+  ::waitpid(pid, &status, 0);
+  ASSERT_TRUE(WIFEXITED(status)) << "killed by signal " << WTERMSIG(status);
+  if (WEXITSTATUS(status) == 77) GTEST_SKIP() << "this machine has no seccomp";
+  EXPECT_EQ(WEXITSTATUS(status), 0);
 }
 
 }  // namespace
