@@ -81,7 +81,8 @@ PacketHead read_head(data_view packet) {
     } else if (message.tag() == Fields::kLastStep && is_varint) {
       head.last_step = message.get_uint32();
     } else if (is_content) {
-      head.add_part(message.tag(), message.get_view());
+      const Fields field = message.tag();  // of the field that get_view() passes over
+      head.add_part(field, message.get_view());
     } else {
       message.skip();
     }
