@@ -94,9 +94,11 @@ wheel: setup ## an isolated wheel: what its shared objects need, what importing 
 	python tools/check_wheel.py
 
 .PHONY: soak
-soak: ## before a release: ten minutes a fuzzer, many examples a property
+soak: ## before a release: ten minutes a fuzzer, many examples a property, the slow tests
 	$(MAKE) fuzz FUZZ_SECONDS=600
-	$(MAKE) build
+	$(MAKE) build tsan
+	ctest --test-dir build/release -L slow --output-on-failure
+	ctest --test-dir build/tsan -L slow --output-on-failure
 	HYPOTHESIS_PROFILE=soak pytest
 
 .PHONY: matrix

@@ -10,7 +10,7 @@
 #
 #   smon_test(NAME op_graph_test LABEL unit SOURCES op_graph_test.cc DEPENDS analysis)
 #       GoogleTest program; each TEST is one ctest. LABEL: unit contract integration golden gpu slow. Lives in
-#       tests/<kind>/<component>/CMakeLists.txt, which tests/<kind>/CMakeLists.txt adds.
+#       tests/<kind>/<component>/CMakeLists.txt, which tests/<kind>/CMakeLists.txt adds. Slow ones run in `make soak`.
 #
 #   smon_fuzzer(NAME op_table_fuzzer SOURCES op_table_fuzzer.cc DEPENDS analysis)
 #       A file with LLVMFuzzerTestOneInput in tests/fuzz; its seeds, and what it once found, in
@@ -91,10 +91,14 @@ function(smon_test)
   smon_program(${arg_NAME})
   smon_link_components(${arg_NAME} PRIVATE ${arg_DEPENDS})
   target_link_libraries(${arg_NAME} PRIVATE GTest::gtest_main)
+  set(timeout_s 120)
+  if(arg_LABEL STREQUAL slow)
+    set(timeout_s 1800)
+  endif()
   gtest_discover_tests(${arg_NAME}
     TEST_PREFIX "${arg_NAME}/"
     DISCOVERY_MODE PRE_TEST
-    PROPERTIES LABELS ${arg_LABEL} TIMEOUT 120)
+    PROPERTIES LABELS ${arg_LABEL} TIMEOUT ${timeout_s})
 endfunction()
 
 function(smon_fuzzer)
