@@ -21,6 +21,7 @@ from pathlib import Path
 
 import engine
 import instructions
+import record_python
 import recorder
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -54,7 +55,19 @@ def targets() -> dict[str, tuple[str, float]]:
     return {line["what"]: (line["unit"], line["target"]) for line in lines}
 
 
-def measure(smoke: bool) -> list[Row]:
+@dataclass(frozen=True)
+class Peer:
+    """What another tool's span costs from Python, in the same run as ours."""
+
+    what: str
+    p50_ns: float
+    p99_ns: float
+
+    def cells(self) -> list[str]:
+        return [self.what, f"{self.p50_ns:,.0f} ns", f"{self.p99_ns:,.0f} ns"]
+
+
+def measure(smoke: bool) -> tuple[list[Row], list[Peer]]:
     known = targets()
     rows = []
 
@@ -76,7 +89,10 @@ def measure(smoke: bool) -> list[Row]:
     ]
     for step in steps:
         step(smoke, record)
-    return rows
+    peers = [Peer(*peer) for peer in record_python.measure(smoke, record)]
+    for peer in peers:
+        print("  ".join(peer.cells()), flush=True)
+    return rows, peers
 
 
 def processor() -> str:
@@ -87,16 +103,32 @@ def processor() -> str:
     return next(names, platform.machine())
 
 
-def page(rows: list[Row]) -> str:
-    table = [["what", "measured", "target", "how"], ["---"] * 4, *(row.cells() for row in rows)]
-    lines = "\n".join("| " + " | ".join(cells) + " |" for cells in table)
+def table(head: list[str], rows: list[list[str]]) -> str:
+    """As Markdown."""
+    return "\n".join("| " + " | ".join(cells) + " |" for cells in [head, ["---"] * len(head), *rows])
+
+
+def peers_section(peers: list[Peer]) -> str:
+    """Other tools, with the word about those that are not installed."""
+    missing = record_python.not_importable()
+    not_measured = f"\n\nNot importable here, so not measured: {', '.join(missing)}." if missing else ""
+    return f"""## What others cost from Python
+
+Timed in turn with our own spans, one span each, in the same run.
+
+{table(["what", "p50", "p99"], [peer.cells() for peer in peers])}{not_measured}"""
+
+
+def page(rows: list[Row], peers: list[Peer]) -> str:
     return f"""# Benchmarks
 
 Made by `make bench` on {datetime.date.today().isoformat()}: {processor()}, {os.cpu_count()} cores, Python
 {platform.python_version()}. Times of a shared machine: medians, and ratios within one run; only instruction counts are
 a gate in CI (`benchmarks/instructions.py`).
 
-{lines}
+{table(["what", "measured", "target", "how"], [row.cells() for row in rows])}
+
+{peers_section(peers)}
 
 Never run on a GPU: neither the engine nor the spans measured here use one.
 """
@@ -111,9 +143,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--smoke", action="store_true", help="each benchmark once and small; writes nothing")
     smoke = parser.parse_args().smoke
-    rows = measure(smoke)
+    rows, peers = measure(smoke)
     if not smoke:
-        RESULT.write_text(page(rows))
+        RESULT.write_text(page(rows, peers))
         print(f"wrote {RESULT.relative_to(ROOT)}")
     failed = over_target(rows)
     for row in failed:
