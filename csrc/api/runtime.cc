@@ -36,7 +36,7 @@ constinit std::atomic<Runtime*> Runtime::g_runtime{nullptr};
 Runtime& Runtime::get() {
   Runtime* runtime = g_runtime.load(std::memory_order_acquire);
   if (runtime != nullptr && runtime->fork_count_ == fork_count()) return *runtime;
-  auto* made = new Runtime;
+  auto* made = new Runtime(runtime);
   // acquire and release: whoever sees the pointer sees the object.
   if (g_runtime.compare_exchange_strong(runtime, made, std::memory_order_acq_rel)) {
     static const int registered = std::atexit(&Runtime::on_exit);  // once a process; a forked child inherits it
@@ -93,6 +93,7 @@ bool Runtime::is_still_stopping() {
   if (!stopping_->has_ended()) return true;
   // Ended since: only what the job's threads may still be inside, the recorder, stays.
   stopping_->stop("stop", std::chrono::steady_clock::now() + kStopLimit);
+  retired_.push_back(&stopping_->recorder());
   stopping_.reset();
   return false;
 }
@@ -170,6 +171,7 @@ smon_result Runtime::stop() {
   last_status_.file_bytes = drained.file_bytes;
   last_status_.drain_cpu_ns = drained.cpu_ns;
   if (ended) {
+    retired_.push_back(&session_->recorder());
     session_.reset();
     return SMON_OK;
   }

@@ -8,6 +8,8 @@
 #include <mutex>
 #include <string>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 #include "api/environment.h"
 #include "api/session.h"
@@ -57,7 +59,7 @@ class Runtime {
   smon_result fail(smon_result result, std::string_view message);
 
  private:
-  Runtime() : fork_count_(::smon_rt::fork_count()) {}
+  explicit Runtime(Runtime* before) : before_(before), fork_count_(::smon_rt::fork_count()) {}
   static void on_exit();
 
   smon_result start_locked(const smon_config& config, const Environment& environment);
@@ -69,11 +71,14 @@ class Runtime {
   static constinit std::atomic<Recorder*> g_recorder;
   static constinit std::atomic<Runtime*> g_runtime;
 
+  // The parent process's, never touched: kept so that what hangs on it is not taken for a leak.
+  Runtime* const before_;
   const std::uint32_t fork_count_;
   mutable std::mutex mutex_;
   std::unique_ptr<Session> session_;
   std::unique_ptr<Session> stopping_;       // one whose stop ran out of time
   std::atomic<Session*> running_{nullptr};  // taken by whoever stops it: stop() or the exit handler
+  std::vector<Recorder*> retired_;          // closed, and kept: a thread of the job may still be inside one
   bool is_paused_ = false;
   TraceLayout layout_;
   std::map<std::string, std::string, std::less<>> facts_;

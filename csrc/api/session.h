@@ -71,7 +71,7 @@ class Session {
   TraceIdentity identity_;
   std::string warning_;
   NullGpuTimer gpu_timer_;
-  Recorder* recorder_ = nullptr;  // leaked: a thread of the job may be inside it whenever it is closed
+  Recorder* recorder_ = nullptr;  // outlives the session: a thread of the job may be inside it whenever it is closed
   std::unique_ptr<TraceSink> sink_;
   std::unique_ptr<Drain> drain_;
   std::unique_ptr<Watchdog> watchdog_;
