@@ -6,7 +6,7 @@ import random
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from smon_rt import TraceError
@@ -114,6 +114,7 @@ def test_no_bytes_raise_anything_but_a_trace_error(tmp_path_factory: pytest.Temp
 
 
 @given(data=st.binary(max_size=100), field=st.integers(8, 16))
+@example(data=b"\x29" + bytes(8), field=9)  # durations as one fixed64
 def test_no_content_of_a_packet_raises_anything_but_a_trace_error(
     tmp_path_factory: pytest.TempPathFactory, data: bytes, field: int
 ) -> None:

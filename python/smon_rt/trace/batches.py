@@ -73,8 +73,11 @@ def parse_batch(data: bytes, first_step: int) -> RawBatch:
     try:
         batch = _parse_packed(data)
     except _NotPackedError:
-        # Legal, though nobody writes it: protobuf itself packs the columns.
-        batch = _parse_packed(trace_pb2.SpanBatch.FromString(data).SerializeToString())
+        # Legal, though nobody writes it: protobuf itself packs the columns. It would keep what it does not know, such
+        # as a column of a wrong type.
+        message = trace_pb2.SpanBatch.FromString(data)
+        message.DiscardUnknownFields()
+        batch = _parse_packed(message.SerializeToString())
     batch.first_step = first_step
     # Starts and durations have a byte a span: no batch can claim more spans than it has bytes.
     for number, name in ((_START, "starts"), (_DURATION, "durations")):
