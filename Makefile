@@ -73,14 +73,18 @@ format: setup ## rewrite C++ and Python in the project's format
 bench: build ## measure; writes docs/benchmarks.md
 	python benchmarks/run.py
 
-.PHONY: nocuda asan tsan
-nocuda asan tsan: setup
+.PHONY: nocuda
+nocuda: setup ## build as without a CUDA toolkit
+	cmake --preset nocuda
+	cmake --build --preset nocuda
+
+.PHONY: asan tsan
+asan tsan: setup
 	cmake --preset $@
 	cmake --build --preset $@
 	ctest --preset $@
-nocuda: ## build and C++ tests as without a CUDA toolkit
 asan: ## C++ tests under AddressSanitizer and UndefinedBehaviorSanitizer
-tsan: ## C++ tests under ThreadSanitizer
+tsan: ## C++ tests of all that has threads under ThreadSanitizer
 
 .PHONY: fuzz
 fuzz: setup ## each fuzzer for FUZZ_SECONDS (20); needs clang-19

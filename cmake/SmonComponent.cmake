@@ -89,6 +89,8 @@ function(smon_test)
   endif()
   add_executable(${arg_NAME} ${arg_SOURCES})
   smon_program(${arg_NAME})
+  # What is tested is optimised in its library; optimising the tests themselves is a third of a build's time.
+  target_compile_options(${arg_NAME} PRIVATE $<$<CONFIG:Release>:-O1>)
   smon_link_components(${arg_NAME} PRIVATE ${arg_DEPENDS})
   target_link_libraries(${arg_NAME} PRIVATE GTest::gtest_main)
   set(timeout_s 120)
