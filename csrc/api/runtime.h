@@ -72,7 +72,7 @@ class Runtime {
   static constinit std::atomic<Runtime*> g_runtime;
 
   // The parent process's, never touched: kept so that what hangs on it is not taken for a leak.
-  Runtime* const before_;
+  [[maybe_unused]] Runtime* const before_;
   const std::uint32_t fork_count_;
   mutable std::mutex mutex_;
   std::unique_ptr<Session> session_;
