@@ -78,6 +78,8 @@ nocuda: setup ## build as without a CUDA toolkit
 	cmake --preset nocuda
 	cmake --build --preset nocuda
 
+# Under ThreadSanitizer: format and analysis have no threads, and the oracle's libprotobuf is not built for it. Threads that
+# are not joined at exit are meant: the exit handler of a job must not wait for them.
 .PHONY: asan tsan
 asan tsan: setup
 	cmake --preset $@
