@@ -12,7 +12,7 @@ import yaml
 
 from smon_rt import cli
 from smon_rt.analysis import analyze
-from smon_rt.export.artifact import KINDS
+from smon_rt.artifact_format import KINDS
 from smon_rt.synth import JobSpec, Plant, make_job
 from smon_rt.trace.kinds import FLAGS, KIND_NAMES
 from tests.python.smon_files import TestSpan, file_name, write_rank

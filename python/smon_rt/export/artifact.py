@@ -13,21 +13,15 @@ from typing import BinaryIO
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 import yaml
 
+from smon_rt.artifact_format import KINDS, SCHEMA, job_record, optype_column, write_tables
 from smon_rt.errors import TraceError
 from smon_rt.trace.job_trace import JobTrace
 from smon_rt.trace.kinds import FLAGS, KIND_NUMBERS
 from smon_rt.trace.rank_trace import RankTrace
 from smon_rt.trace.spans import Array, SpanColumns
 
-#: Kinds of the artifact, in whose order rows of a rank are written.
-KINDS = (
-    *("forward_compute", "backward_compute", "forward_send", "forward_recv", "backward_send", "backward_recv"),
-    *("params_all_gather", "grads_reduce_scatter", "layernorm_grads_all_reduce", "embedding_grads_all_reduce"),
-    *("separate_grads_all_reduce", "optimizer_clip_main_grad", "optimizer", "gc"),
-)
 _COMPUTES = (KIND_NUMBERS["forward_compute"], KIND_NUMBERS["backward_compute"])
 _OF_A_CHUNK = (*_COMPUTES, KIND_NUMBERS["params_all_gather"], KIND_NUMBERS["grads_reduce_scatter"])
 _GC = KIND_NUMBERS["gc"]
@@ -37,22 +31,6 @@ _CODES[[KIND_NUMBERS[name] for name in KINDS]] = range(len(KINDS))
 # Spans that are no op of the step's graph: of an evaluation, recomputed inside a backward, or left by an exception.
 _NO_OP_FLAGS = FLAGS["forward_only"] | FLAGS["recomputed"] | FLAGS["aborted"]
 _MOST_NAMED_STEPS = 8
-
-SCHEMA = pa.schema(
-    [
-        ("dp_rank", pa.int32()),
-        ("stage", pa.int32()),
-        ("rank", pa.int32()),
-        ("step", pa.int64()),
-        ("optype", pa.dictionary(pa.int8(), pa.string())),
-        ("start_ts", pa.float64()),
-        ("duration", pa.float64()),
-        ("seq_id", pa.int32()),
-        ("mc", pa.int32()),
-        ("mb_id", pa.int32()),
-        ("gmc", pa.int32()),
-    ]
-)
 
 
 @dataclass(eq=False)
@@ -132,29 +110,14 @@ class ArtifactExport:
         origin_ns = min(
             int(worker.start_ns[masks[place]].min()) for place, worker in self.workers.items() if masks[place].any()
         )
-        row_count = 0
-        dictionary_columns = [name for name in SCHEMA.names if name not in ("start_ts", "duration")]
-        with pq.ParquetWriter(output, SCHEMA, compression="zstd", use_dictionary=dictionary_columns) as writer:
-            for place, worker in self.workers.items():
-                table = self._table(worker, np.flatnonzero(masks[place]), origin_ns)
-                row_count += table.num_rows
-                writer.write_table(table)
-        return row_count
+        tables = (
+            self._table(worker, np.flatnonzero(masks[place]), origin_ns) for place, worker in self.workers.items()
+        )
+        return write_tables(output, tables)
 
     def meta(self, job: JobTrace) -> str:
         """The job's record, as YAML."""
-        sizes = self.sizes
-        record = {
-            "trial_name": job.run_id,
-            "run_id": job.attempt,
-            "dp_size": sizes["dp_size"],
-            "dsp_size": sizes["cp_size"],
-            "pp_size": sizes["pp_size"],
-            "tp_size": sizes["tp_size"],
-            "vpp_size": sizes["vpp_size"],
-            "world_size": sizes["world_size"],
-        }
-        return yaml.safe_dump(record, sort_keys=False)
+        return yaml.safe_dump(job_record(job.run_id, job.attempt, **self.sizes), sort_keys=False)
 
     def _table(self, worker: _Worker, rows: Array, origin_ns: int) -> pa.Table:
         ops = worker.ops
@@ -171,13 +134,12 @@ class ArtifactExport:
                 f"rank {worker.rank}: recorded chunk {int(chunk.max())}, but has {self.sizes['vpp_size']} (vpp); "
                 "give the layout when recording, or export to csv or perfetto"
             )
-        names = pa.array([kind.replace("_", "-") for kind in KINDS])
         columns = {
             "dp_rank": np.full(len(rows), worker.dp_rank),
             "stage": np.full(len(rows), worker.stage),
             "rank": np.full(len(rows), worker.rank),
             "step": ops.step[rows],
-            "optype": pa.DictionaryArray.from_arrays(pa.array(_CODES[kind]), names),
+            "optype": optype_column(_CODES[kind]),
             "start_ts": (worker.start_ns[rows] - origin_ns) / 1e9,
             "duration": worker.duration_ns[rows] / 1e9,
             "seq_id": ops.op_index[rows],

@@ -10,27 +10,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
+from smon_rt.artifact_format import KINDS
 from smon_rt.synth.spec import JobSpec
 
 Direction = Literal["forward", "backward"]
 
-# In the order in which a stage's rows are written.
-KINDS = (
-    "forward_compute",
-    "backward_compute",
-    "forward_send",
-    "forward_recv",
-    "backward_send",
-    "backward_recv",
-    "params_all_gather",
-    "grads_reduce_scatter",
-    "layernorm_grads_all_reduce",
-    "embedding_grads_all_reduce",
-    "separate_grads_all_reduce",
-    "optimizer_clip_main_grad",
-    "optimizer",
-    "gc",
-)
 COMPUTE_KINDS = frozenset({"forward_compute", "backward_compute", "optimizer", "gc"})
 # Collectives that also wait for their counterparts on the other dp ranks.
 DP_SYNC_KINDS = frozenset(

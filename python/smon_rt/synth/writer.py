@@ -12,52 +12,27 @@ import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.parquet as pq
 import yaml
 
+from smon_rt.artifact_format import KINDS, SCHEMA, job_record, optype_column, write_tables
 from smon_rt.report.output_file import write_atomically
-from smon_rt.synth.schedule import KINDS, Op
+from smon_rt.synth.schedule import Op
 from smon_rt.synth.spec import JobSpec, SynthError
 from smon_rt.synth.timeline import Timeline
 
 _NS_PER_S = 1e9
 _STEP_GAP_NS = 1e6  # between the end of a step and the start of the next, as between two training steps
-_ROWS_PER_GROUP = 500_000
-
-SCHEMA = pa.schema(
-    [
-        ("dp_rank", pa.int16()),
-        ("stage", pa.int16()),
-        ("rank", pa.int32()),
-        ("step", pa.int64()),
-        ("optype", pa.dictionary(pa.int8(), pa.string())),
-        ("start_ts", pa.float64()),
-        ("duration", pa.float64()),
-        ("seq_id", pa.int32()),
-        ("mc", pa.int16()),
-        ("mb_id", pa.int32()),
-        ("gmc", pa.int32()),
-    ]
-)
 
 
 def job_meta(spec: JobSpec) -> dict[str, Any]:
-    """The metadata record of the artifact (its dsp_size is the context parallel size, 1 here)."""
-    return {
-        "trial_name": spec.name,
-        "run_id": 0,
-        "dp_size": spec.dp,
-        "dsp_size": 1,
-        "pp_size": spec.pp,
-        "tp_size": spec.tp,
-        "vpp_size": spec.vpp,
-        "world_size": spec.world_size,
-    }
+    """The record of a synthetic job."""
+    sizes = {"dp_size": spec.dp, "pp_size": spec.pp, "tp_size": spec.tp, "cp_size": 1, "vpp_size": spec.vpp}
+    return job_record(spec.name, 0, **sizes, world_size=spec.world_size)
 
 
 @dataclass(frozen=True)
@@ -80,13 +55,12 @@ def _step_columns(spec: JobSpec, ops: list[Op]) -> _StepColumns:
         return pa.array(np.array(per_op)[op_rows], type=SCHEMA.field(name).type)
 
     codes = np.array([KINDS.index(op.kind) for op in ops], dtype=np.int8)[op_rows]
-    names = pa.array([kind.replace("_", "-") for kind in KINDS])
     fixed = {
-        "dp_rank": pa.array(dp_ranks, type=pa.int16()),
+        "dp_rank": pa.array(dp_ranks, type=pa.int32()),
         "stage": column("stage", [op.stage for op in ops]),
         # Megatron's order: tp fastest, then dp, then pp. A worker records the first of its tp ranks.
         "rank": pa.array((stages[op_rows] * spec.dp + dp_ranks) * spec.tp, type=pa.int32()),
-        "optype": pa.DictionaryArray.from_arrays(pa.array(codes), names),
+        "optype": optype_column(codes),
         "seq_id": column("seq_id", [op.seq_id for op in ops]),
         "mc": column("mc", [op.chunk for op in ops]),
         "mb_id": column("mb_id", [op.microbatch for op in ops]),
@@ -133,7 +107,7 @@ def write_parquet(spec: JobSpec, timeline: Timeline, path: Path) -> None:
         part = Path(name)
         # By descriptor: pyarrow takes no name that is not UTF-8.
         with open(descriptor, "wb") as stream:  # noqa: PTH123
-            _write_tables(stream, step_tables(spec, timeline))
+            write_tables(stream, step_tables(spec, timeline))
         mask = os.umask(0)
         os.umask(mask)
         part.chmod(0o666 & ~mask)
@@ -143,22 +117,6 @@ def write_parquet(spec: JobSpec, timeline: Timeline, path: Path) -> None:
     finally:
         if part is not None:
             part.unlink(missing_ok=True)
-
-
-def _write_tables(stream: BinaryIO, tables: Iterator[pa.Table]) -> None:
-    """Writes tables one after the other, several to a row group while they are short."""
-    dictionary_columns = [name for name in SCHEMA.names if name not in ("start_ts", "duration")]
-    with pq.ParquetWriter(stream, SCHEMA, compression="zstd", use_dictionary=dictionary_columns) as writer:
-        pending: list[pa.Table] = []
-        row_count = 0
-        for table in tables:
-            pending.append(table)
-            row_count += table.num_rows
-            if row_count >= _ROWS_PER_GROUP:
-                writer.write_table(pa.concat_tables(pending), row_group_size=4 * _ROWS_PER_GROUP)
-                pending, row_count = [], 0
-        if pending:
-            writer.write_table(pa.concat_tables(pending), row_group_size=4 * _ROWS_PER_GROUP)
 
 
 def write_sidecars(path: Path, meta: dict[str, Any], truth: dict[str, Any]) -> list[Path]:
