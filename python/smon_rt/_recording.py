@@ -41,6 +41,7 @@ class _State:
     is_strict = False
     must_discover = False
     said: frozenset[str] = frozenset()
+    layout = Layout()
 
 
 def start(
@@ -205,7 +206,13 @@ def _discover_layout() -> None:
 
 def set_layout(layout: Layout) -> None:
     """Says where in the job this process is, where neither torch.distributed nor Megatron can."""
+    _State.layout = layout
     native.set_layout(**{name: getattr(layout, name) for name in layout.__dataclass_fields__})
+
+
+def known_layout() -> Layout:
+    """What is known so far of where this process is."""
+    return _State.layout
 
 
 def wrap(kind: KindName | int, **ids: Any) -> Callable[[Callable[_P, _R]], Callable[_P, _R]]:

@@ -1,0 +1,294 @@
+"""torch.distributed.pipelining: computes with microbatch and chunk, transfers that know what they are for, the layout.
+
+What is recorded, by the classes of torch 2.15 (facts of a run are in the tests):
+
+- forward_compute: `_PipelineStageBase.forward_one_chunk`; on the last stage up to the end of the loss, which the
+  schedule computes right after it and which is part of what makes that stage slow.
+- backward_compute: `backward_one_chunk`. A split backward (zero bubble) is two spans of the same microbatch and chunk:
+  the one for the inputs, named backward_input, which receives and sends, and later `backward_weight_one_chunk`, named
+  backward_weight.
+- Sends and receives are recorded by the c10d hooks; the operations that `get_fwd_recv_ops` and its like return are told
+  to them ahead by way of `p2p_labels`. What a stage exchanges otherwise (shapes, in the first step) has no label; a
+  `startup` span is around it.
+- A forward-only pass (`schedule.eval`) is one eval span.
+
+`chunk` is the place of a stage among those of this rank: stage_index // pp_size.
+"""
+
+from __future__ import annotations
+
+import itertools
+import sys
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from smon_rt._backend import native
+from smon_rt._layout import Layout, torch_distributed
+from smon_rt._recording import known_layout, set_layout
+from smon_rt.integrations import on_import, p2p_labels
+from smon_rt.integrations.patches import Method, Patches
+from smon_rt.kinds import KIND_NAMES, KindName
+
+__all__ = ["attach", "detach"]
+
+_SCHEDULES = "torch.distributed.pipelining.schedules"
+_FORWARD, _BACKWARD, _EVAL, _STARTUP = map(KIND_NAMES.index, ("forward_compute", "backward_compute", "eval", "startup"))
+#: Classes of schedules by the names that papers give them; another one keeps its class's name.
+_SCHEDULE_NAMES = {
+    "ScheduleGPipe": "gpipe",
+    "Schedule1F1B": "1f1b",
+    "ScheduleInterleaved1F1B": "interleaved_1f1b",
+    "ScheduleLoopedBFS": "looped_bfs",
+    "ScheduleInterleavedZeroBubble": "interleaved_zero_bubble",
+    "ScheduleZBVZeroBubble": "zbv",
+    "ScheduleDualPipeV": "dual_pipe_v",
+}
+
+_MICROBATCH_NAMES = ("fwd_chunk_id", "bwd_chunk_id")
+
+_patches = Patches()
+
+
+class _Running(threading.local):
+    """The schedule that runs on this thread."""
+
+    schedule: Any = None
+    is_eval = False
+    forward_with_loss = 0
+    """Token of the last stage's forward, which ends with its loss."""
+    microbatch_offset = 0
+    known_schedule = 0
+    """Identity of the one whose layout has been said."""
+    step: Any = None
+    """The recorder's step of the last call: further calls in the same step are further microbatches."""
+
+
+_running = _Running()
+
+
+def attach() -> None:
+    """Hooks into the schedules now, or when the job imports them. Twice is once."""
+    if not _patches:
+        on_import.when_imported(_SCHEDULES, _attach_now)
+
+
+def detach() -> None:
+    """Puts every replaced name back."""
+    on_import.forget(_attach_now)
+    _patches.restore()
+
+
+def _attach_now() -> None:
+    schedules, stage = sys.modules[_SCHEDULES], sys.modules["torch.distributed.pipelining.stage"]
+    base = stage._PipelineStageBase
+    wrapped = [
+        (base, "forward_one_chunk", ("self", "fwd_chunk_id"), _forward),
+        (base, "backward_one_chunk", ("self", "bwd_chunk_id", "loss", "full_backward"), _backward),
+        (base, "backward_weight_one_chunk", ("self", "bwd_chunk_id"), _backward_weight),
+        (base, "get_fwd_recv_ops", ("self", "fwd_chunk_id"), _labelled("forward_recv")),
+        (base, "get_fwd_send_ops", ("self", "fwd_chunk_id"), _labelled("forward_send")),
+        (base, "get_bwd_recv_ops", ("self", "bwd_chunk_id"), _labelled("backward_recv")),
+        (base, "get_bwd_send_ops", ("self", "bwd_chunk_id"), _labelled("backward_send")),
+        (schedules._PipelineSchedule, "_maybe_compute_loss", ("self", "stage", "output"), _loss),
+        (
+            schedules._PipelineSchedule,
+            "_initialize_pp_stages",
+            ("self", "stages", "args", "kwargs", "target", "fwd_initialized", "bwd_initialized"),
+            _startup,
+        ),
+        (schedules.PipelineScheduleSingle, "step", ("self", "args", "target"), _step),
+        (schedules.PipelineScheduleMulti, "step", ("self", "args", "target"), _step),
+    ]
+    for owner, name, parameters, make in wrapped:
+        problem = _patches.wrap(owner, name, parameters, make)
+        native.set_fact(f"hook.pipelining.{owner.__name__}.{name}", problem)
+
+
+def _forward(original: Method) -> Method:
+    def forward_one_chunk(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if _running.is_eval:
+            return original(self, *args, **kwargs)
+        token = native.begin(_FORWARD, *_ids(self, args, kwargs))
+        try:
+            output = original(self, *args, **kwargs)
+        except BaseException:
+            native.abort(token)
+            raise
+        if _loss_follows(self):
+            _running.forward_with_loss = token
+        else:
+            native.end(token)
+        return output
+
+    return forward_one_chunk
+
+
+def _loss(original: Method) -> Method:
+    def _maybe_compute_loss(self: Any, *args: Any, **kwargs: Any) -> Any:
+        token, _running.forward_with_loss = _running.forward_with_loss, 0
+        try:
+            result = original(self, *args, **kwargs)
+        except BaseException:
+            native.abort(token)
+            raise
+        native.end(token)
+        return result
+
+    return _maybe_compute_loss
+
+
+def _loss_follows(stage: Any) -> bool:
+    """Whether the schedule's own code runs, which computes the loss next; the job's functions may do as they like."""
+    schedule = _running.schedule
+    return (
+        schedule is not None
+        and getattr(stage, "is_last", False)
+        and getattr(schedule, "_loss_fn", None) is not None
+        and not getattr(schedule, "_comp_type_to_function_map", None)
+    )
+
+
+def _backward(original: Method) -> Method:
+    def backward_one_chunk(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if not getattr(self, "has_backward", True):  # returns at once
+            return original(self, *args, **kwargs)
+        is_full = args[2] if len(args) > 2 else kwargs.get("full_backward", True)
+        name = None if is_full else "backward_input"
+        return _recorded(original, name, self, args, kwargs)
+
+    return backward_one_chunk
+
+
+def _backward_weight(original: Method) -> Method:
+    def backward_weight_one_chunk(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if not getattr(self, "has_backward", True):
+            return original(self, *args, **kwargs)
+        return _recorded(original, "backward_weight", self, args, kwargs)
+
+    return backward_weight_one_chunk
+
+
+def _recorded(original: Method, name: str | None, stage: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    microbatch, chunk = _ids(stage, args, kwargs)
+    token = native.begin(_BACKWARD, microbatch, chunk, name=name)
+    try:
+        result = original(stage, *args, **kwargs)
+    except BaseException:
+        native.abort(token)
+        raise
+    native.end(token)
+    return result
+
+
+def _ids(stage: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[int, int]:
+    """Microbatch and chunk of a call whose first argument is the microbatch, by position or by name."""
+    try:
+        microbatch = args[0] if args else next(kwargs[name] for name in _MICROBATCH_NAMES if name in kwargs)
+        return int(microbatch) + _running.microbatch_offset, stage.stage_index // stage.group_size
+    except Exception:
+        return -1, -1
+
+
+def _labelled(kind: KindName) -> Callable[[Method], Method]:
+    def make(original: Method) -> Method:
+        def get_ops(self: Any, *args: Any, **kwargs: Any) -> Any:
+            operations = original(self, *args, **kwargs)
+            if operations and not _running.is_eval:
+                microbatch, chunk = _ids(self, args, kwargs)
+                for operation in operations:
+                    p2p_labels.expect(operation.tensor, kind, microbatch, chunk)
+            return operations
+
+        return get_ops
+
+    return make
+
+
+def _startup(original: Method) -> Method:
+    def _initialize_pp_stages(self: Any, *args: Any, **kwargs: Any) -> Any:
+        # (stages, args, kwargs, target, fwd_initialized, bwd_initialized)
+        is_done = len(args) > 5 and args[4] and args[5] == getattr(self, "_has_backward", None)
+        if is_done or _running.is_eval:
+            return original(self, *args, **kwargs)
+        with native.span(_STARTUP):
+            return original(self, *args, **kwargs)
+
+    return _initialize_pp_stages
+
+
+def _step(original: Method) -> Method:
+    def step(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if _running.schedule is not None:  # of a class that calls another's step
+            return original(self, *args, **kwargs)
+        _enter(self)
+        try:
+            if _running.is_eval:
+                with native.span(_EVAL):
+                    return original(self, *args, **kwargs)
+            return original(self, *args, **kwargs)
+        finally:
+            _leave()
+
+    return step
+
+
+def _enter(schedule: Any) -> None:
+    _running.schedule = schedule
+    _running.is_eval = getattr(schedule, "_has_backward", True) is False
+    try:
+        step = native.status()["step"]
+        if not _running.is_eval:
+            is_same = step == _running.step
+            _running.microbatch_offset = _running.microbatch_offset + schedule._n_microbatches if is_same else 0
+            _running.step = step
+        _say_layout(schedule)
+    except Exception as error:
+        native.set_fact("hook.pipelining.layout", f"{type(error).__name__}: {error}"[:200])
+
+
+def _leave() -> None:
+    token, _running.forward_with_loss = _running.forward_with_loss, 0
+    if token:
+        native.abort(token)
+    _running.schedule = None
+    _running.is_eval = False
+    p2p_labels.clear()
+
+
+def _say_layout(schedule: Any) -> None:
+    if id(schedule) == _running.known_schedule:
+        return
+    _running.known_schedule = id(schedule)
+    stages = getattr(schedule, "_stages", None) or [schedule._stage]
+    stage = stages[0]
+    class_name = type(schedule).__name__
+    layout = replace(
+        known_layout(),
+        pp_size=stage.group_size,
+        stage=stage.group_rank,
+        vpp_size=stage.num_stages // stage.group_size,
+        microbatch_count=schedule._n_microbatches,
+        schedule=_SCHEDULE_NAMES.get(class_name, class_name),
+    )
+    set_layout(_without_pipeline_in_dp(layout, stage.group))
+
+
+def _without_pipeline_in_dp(layout: Layout, group: Any) -> Layout:
+    """Corrects a layout that took all ranks for replicas, since nothing had said that they form pipelines.
+
+    Pipelines of neighbours (0 1 | 2 3) or across the job (0 2 | 1 3) tell their place; of others it is not known.
+    """
+    distributed = torch_distributed()
+    if distributed is None or layout.dp_size != (world_size := distributed.get_world_size()) or layout.pp_size == 1:
+        return layout
+    members = sorted(distributed.get_process_group_ranks(group))
+    distances = {later - earlier for earlier, later in itertools.pairwise(members)}
+    dp_size = world_size // layout.pp_size
+    dp_rank = -1
+    if distances == {1}:
+        dp_rank = members[0] // layout.pp_size
+    elif distances == {dp_size}:
+        dp_rank = members[0]
+    return replace(layout, dp_size=dp_size, dp_rank=dp_rank)
