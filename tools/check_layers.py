@@ -108,7 +108,7 @@ PYTHON_RULES: tuple[PythonRule, ...] = (
     ),
     PythonRule(
         (
-            *("_backend.py", "_inert.py", "_layout.py", "_recording.py"),
+            *("_backend.py", "_closing.py", "_inert.py", "_layout.py", "_recording.py", "run.py"),
             *("integrations/**/*.py", "gc.py", "checkpoint/**/*.py"),
         ),
         ("smon_rt._analysis", "smon_rt.analysis", "smon_rt.report", "smon_rt.synth", "smon_rt.cli"),

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ParamSpec, TypeVar, cast
 
+from smon_rt import _closing
 from smon_rt._backend import IS_NATIVE, native, say
 from smon_rt._layout import Layout, discover, torch_distributed
 from smon_rt.environment import LogLevel
@@ -117,6 +118,7 @@ def start(
 def _started(strict: bool) -> bool:
     _State.is_strict = strict
     _State.must_discover = True
+    _closing.arm()
     if strict and (problem := native.status()["file_error"]):
         native.stop()
         raise RecordingError(problem)
@@ -148,14 +150,22 @@ def _or_default(value: int | None) -> int:
     return -1 if value is None else value
 
 
-def stop() -> bool:
+def stop(*, closing_line: bool = True, verdict_within_s: float = 0.0) -> bool:
     """Writes what is left and closes the file, within about a second. Returns whether all of it is written.
 
-    An exit of the process does the same. Recording can be started again.
+    An exit of the process does the same. Recording can be started again. Rank 0 says in one line on stderr what was
+    recorded, what it cost and how to get the verdict.
+
+    Args:
+        closing_line: False, or SMON_RT_LOG at error or off, leaves that line out.
+        verdict_within_s: wait this long, at most, for the verdict itself: another process analyses the directory, which
+            must hold the files of all ranks. 0 waits for nothing and names the command.
     """
     result = native.stop()
     if result == native.TIMED_OUT:
         say(LogLevel.WARNING, f"stop: {native.last_error()}")
+    if closing_line and result != native.NOT_STARTED:
+        _closing.say_closing_line(verdict_within_s)
     return result == native.OK
 
 

@@ -65,7 +65,7 @@ def test_in_a_step_nothing_raises_and_each_mistake_is_said_once(job: RecordedJob
         status = smon_rt.status()
         assert status.dropped_spans == 3 * 3, status
         assert status.foreign_tokens == 3 * 7, status
-        smon_rt.stop()
+        smon_rt.stop(closing_line=False)
         """
     )
     lines = output.stderr.splitlines()

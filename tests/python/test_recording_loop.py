@@ -261,7 +261,7 @@ def test_a_job_whose_frameworks_fail_still_records(job: RecordedJob) -> None:
         sys.modules["megatron.core.parallel_state"] = state
         assert smon_rt.start(DIR)
         with smon_rt.step(0): pass
-        smon_rt.stop()
+        smon_rt.stop(closing_line=False)
         """
     )
     reasons = {hook.name: hook.reason for hook in job.trace().identity.hooks}

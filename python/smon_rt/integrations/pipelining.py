@@ -101,9 +101,8 @@ def _attach_now() -> None:
         (schedules.PipelineScheduleSingle, "step", ("self", "args", "target"), _step),
         (schedules.PipelineScheduleMulti, "step", ("self", "args", "target"), _step),
     ]
-    for owner, name, parameters, make in wrapped:
-        problem = _patches.wrap(owner, name, parameters, make)
-        native.set_fact(f"hook.pipelining.{owner.__name__}.{name}", problem)
+    problems = [_patches.wrap(*arguments) for arguments in wrapped]
+    native.set_fact("hook.pipelining", "; ".join(filter(None, problems))[:200])
 
 
 def _forward(original: Method) -> Method:
