@@ -16,7 +16,7 @@ from smon_rt.cli.arguments import run_options, step_range
 from smon_rt.errors import SmonError
 
 if TYPE_CHECKING:
-    from smon_rt.export.clocks import ClockAlignment
+    from smon_rt.trace.clocks import ClockAlignment
     from smon_rt.trace.job_trace import JobReader
     from smon_rt.trace.rank_trace import RankTrace
 
@@ -67,7 +67,7 @@ def command(
         for trace in reader:
             reasons.extend(incomplete_reasons(trace))
             dropped.update(dropped_by_kind(trace))
-            yield trace
+            yield alignment.aligned(trace)
             tick()
 
     with _progress(reader.rank_count, quiet) as tick:
@@ -90,20 +90,21 @@ def _write_perfetto(traces: Iterator[RankTrace], alignment: ClockAlignment, outp
     from smon_rt.export.timeline import rank_timeline
 
     with open_output(output) as stream:
-        write_perfetto((rank_timeline(trace, alignment.offset_ns(trace)) for trace in traces), stream)
+        write_perfetto((rank_timeline(trace, 0) for trace in traces), stream)
     return _described(reader, alignment)
 
 
 def _write_chrome(traces: Iterator[RankTrace], alignment: ClockAlignment, output: str, reader: JobReader) -> str:
     from smon_rt.export.chrome import write_chrome
+    from smon_rt.export.clocks import shortly_before
     from smon_rt.export.output import open_output
     from smon_rt.export.timeline import rank_timeline
 
-    origin_ns, near_zero = alignment.near_zero()
+    origin_ns = shortly_before(alignment)
     about = {"run_id": reader.job.run_id, "attempt": reader.job.attempt}
     about |= {"clock": alignment.clock, "origin_ns": origin_ns}
     with open_output(output) as stream:
-        write_chrome((rank_timeline(trace, near_zero.offset_ns(trace)) for trace in traces), stream, about=about)
+        write_chrome((rank_timeline(trace, -origin_ns) for trace in traces), stream, about=about)
     return _described(reader, alignment)
 
 
@@ -114,7 +115,7 @@ def _write_parquet(traces: Iterator[RankTrace], alignment: ClockAlignment, outpu
 
     export = ArtifactExport()
     for trace in traces:
-        export.add(trace, alignment.offset_ns(trace))
+        export.add(trace, 0)
     export.finish(reader.job)
     meta = str(Path(output).with_suffix(".yaml"))
     with open_output(output) as stream:
@@ -129,7 +130,7 @@ def _write_csv(traces: Iterator[RankTrace], alignment: ClockAlignment, output: s
     from smon_rt.export.table import write_csv
 
     with open_output(output) as stream:
-        write_csv(((trace, alignment.offset_ns(trace)) for trace in traces), stream)
+        write_csv(((trace, 0) for trace in traces), stream)
     return _described(reader, alignment)
 
 
@@ -142,9 +143,7 @@ _WRITERS: dict[str, Callable[[Iterator[RankTrace], ClockAlignment, str, JobReade
 
 
 def _described(reader: JobReader, alignment: ClockAlignment) -> str:
-    hosts = len(alignment.offsets_ns)
-    clocks = "one host's monotonic clock" if hosts == 1 else f"realtime clocks of {hosts} hosts"
-    return f"{len(reader.job.present):,} of {reader.job.world_size:,} ranks, times by {clocks}"
+    return f"{len(reader.job.present):,} of {reader.job.world_size:,} ranks, times by {alignment.words()}"
 
 
 def _check_output(output: str, output_format: str, inputs: list[str]) -> None:

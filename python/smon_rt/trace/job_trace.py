@@ -144,7 +144,9 @@ class JobReader:
             try:
                 traces = read_files([head.path for head in sorted(heads, key=_file_order)], self._steps)
             except TraceError as error:
-                self.job.unreadable.append(str(error))
+                # A job may be read twice; what is said once is enough.
+                if str(error) not in self.job.unreadable:
+                    self.job.unreadable.append(str(error))
                 continue
             for trace in _one_process_a_rank([trace for trace in traces if trace.run_key == key]):
                 merge_memory(trace, self._steps)
