@@ -17,7 +17,7 @@ import time
 from smon_rt._backend import native
 from smon_rt.environment import LogLevel, log_level
 
-__all__ = ["arm", "say_closing_line"]
+__all__ = ["arm", "say_closing_line", "wait_for_verdict"]
 
 _ANALYZE = "import os; os.nice(19); from smon_rt.cli import main; main()"
 #: Of torchrun's and our own variables; the child is no rank of the job, and records nothing.
@@ -28,6 +28,7 @@ class _State:
     started_s: float | None = None
     """When recording started, monotonic; None when there is nothing left to say."""
     is_registered = False
+    verdict_within_s = 0.0
 
 
 def arm() -> None:
@@ -38,10 +39,17 @@ def arm() -> None:
         atexit.register(_at_exit)
 
 
+def wait_for_verdict(limit_s: float) -> None:
+    """Has the line at the exit of the interpreter wait for the verdict, as `stop` does when it is asked to."""
+    _State.verdict_within_s = limit_s
+
+
 def _at_exit() -> None:
     with contextlib.suppress(Exception):
         if native.status()["is_started"]:  # not in a forked child
-            say_closing_line()
+            if _State.verdict_within_s > 0:
+                native.stop()  # the analysis reads what is in the file
+            say_closing_line(_State.verdict_within_s)
 
 
 def say_closing_line(verdict_within_s: float = 0.0) -> None:

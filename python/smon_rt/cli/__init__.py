@@ -36,6 +36,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "analyze": ("smon_rt.cli.analyze:command", "Say what a job loses to stragglers, and where."),
     "export": ("smon_rt.cli.export:command", "Convert a trace: perfetto, chrome, parquet, csv."),
     "info": ("smon_rt.cli.info:command", "Say what is in a trace, and what is missing from it."),
+    "run": ("smon_rt.cli.run:command", "Record a script without touching it."),
     "synth": ("smon_rt.cli.synth:command", "Make a synthetic job with known truth."),
 }
 
