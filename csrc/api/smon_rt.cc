@@ -166,6 +166,17 @@ void smon_abort(smon_token token) {
   if (Recorder* recorder = Runtime::recorder()) recorder->abort(token);
 }
 
+void smon_end_at(smon_token token, int64_t ticks, smon_time_source source, uint16_t flags) {
+  if (token == 0) return;
+  // Any other number comes from a caller that knows more sources than we do: the host's clock is what it went by.
+  const auto known = source == SMON_TIME_WAIT_RETURN ? smon_rt::TimeSource::kWaitReturn : smon_rt::TimeSource::kHost;
+  if (Recorder* recorder = Runtime::recorder()) recorder->end_at(token, ticks, known, flags);
+}
+
+int64_t smon_ticks(void) {
+  return smon_rt::Clock::host().ticks();
+}
+
 void smon_annotate(smon_token token, const smon_span_ids* ids) {
   if (token == 0 || ids == nullptr) return;
   if (Recorder* recorder = Runtime::recorder()) recorder->annotate(token, smon_rt::to_ids(ids));
@@ -175,6 +186,12 @@ smon_token smon_current(void) {
   if (!smon_rt::is_recording()) return 0;
   Recorder* recorder = Runtime::recorder();
   return recorder != nullptr ? recorder->current() : 0;
+}
+
+smon_token smon_find_open(uint32_t kinds) {
+  if (!smon_rt::is_recording()) return 0;
+  Recorder* recorder = Runtime::recorder();
+  return recorder != nullptr ? recorder->find_open(kinds) : 0;
 }
 
 void smon_metric(uint16_t name_id, double value) {

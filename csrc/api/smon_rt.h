@@ -62,6 +62,9 @@ typedef enum smon_kind {
   SMON_KIND_COUNT = 25
 } smon_kind;
 
+/* What the end of a span was seen with: those of format/span.h that a caller can know. */
+typedef enum smon_time_source { SMON_TIME_HOST = 0, SMON_TIME_WAIT_RETURN = 4 } smon_time_source;
+
 /* Which coordinates this process has; -1 or 0 where not known (coordinates, sizes). */
 typedef struct smon_layout {
   size_t struct_size;
@@ -143,10 +146,17 @@ SMON_API smon_token smon_begin(smon_kind kind, const smon_span_ids* ids);
 SMON_API void smon_end(smon_token token);
 /* As smon_end, for a span that an exception left. */
 SMON_API void smon_abort(smon_token token);
+/* As smon_end, for a span whose end was noticed late or is known from a wait: it ended at `ticks` of smon_ticks (0:
+ * now), as smon_time_source says, with these further bits of span_flag. */
+SMON_API void smon_end_at(smon_token token, int64_t ticks, smon_time_source source, uint16_t flags);
+/* The clock of spans, now. */
+SMON_API int64_t smon_ticks(void);
 /* Adds what became known after the span began: communicator, peer, bytes. Only fields that are set. */
 SMON_API void smon_annotate(smon_token token, const smon_span_ids* ids);
 /* The innermost open span of this thread, 0 if none: for hooks that add to an outer integration's span. */
 SMON_API smon_token smon_current(void);
+/* The innermost open span of this thread that is of one of these kinds, 1 << SMON_OPTIMIZER and the like; 0 if none. */
+SMON_API smon_token smon_find_open(uint32_t kinds);
 
 /* A value at this point in time, under an interned name. */
 SMON_API void smon_metric(uint16_t name_id, double value);

@@ -56,6 +56,29 @@ PyObject* abort(PyObject*, PyObject* object) {
   Py_RETURN_NONE;
 }
 
+// For integrations alone, so it takes ints by position and says no more than that.
+PyObject* end_at(PyObject*, PyObject* const* args, Py_ssize_t count) {
+  if (!has_arguments("end_at", count, 4)) return nullptr;
+  smon_token token;
+  if (!parse_token("end_at", args[0], token)) return nullptr;
+  const long long ticks = PyLong_AsLongLong(args[1]);
+  const long source = PyLong_AsLong(args[2]);
+  const long flags = PyLong_AsLong(args[3]);
+  if (PyErr_Occurred() != nullptr) return nullptr;
+  smon_end_at(token, ticks, static_cast<smon_time_source>(source), static_cast<std::uint16_t>(flags));
+  Py_RETURN_NONE;
+}
+
+PyObject* ticks(PyObject*, PyObject*) {
+  return PyLong_FromLongLong(smon_ticks());
+}
+
+PyObject* find_open(PyObject*, PyObject* object) {
+  const unsigned long kinds = PyLong_AsUnsignedLong(object);
+  if (PyErr_Occurred() != nullptr) return nullptr;
+  return to_python(smon_find_open(static_cast<std::uint32_t>(kinds)));
+}
+
 PyObject* annotate(PyObject*, PyObject* const* args, Py_ssize_t count, PyObject* kwnames) {
   if (count < 1) {
     PyErr_SetString(PyExc_TypeError, "annotate() needs a token as its first argument");
@@ -133,6 +156,9 @@ PyMethodDef g_calls[] = {
     {"begin", as_method(&begin), METH_FASTCALL | METH_KEYWORDS, "Begins a span and returns its token; see the stub."},
     {"end", as_method(&end), METH_O, "Ends a span, on any thread, once."},
     {"abort", as_method(&abort), METH_O, "Ends a span that an exception left."},
+    {"end_at", as_method(&end_at), METH_FASTCALL, "Ends a span at a time, by a source, with flags; see the stub."},
+    {"ticks", as_method(&ticks), METH_NOARGS, "The clock of spans, now."},
+    {"find_open", as_method(&find_open), METH_O, "Token of this thread's innermost open span of some kinds."},
     {"annotate", as_method(&annotate), METH_FASTCALL | METH_KEYWORDS, "Adds ids to an open span."},
     {"current", as_method(&current), METH_NOARGS, "Token of this thread's innermost open span, 0 if none."},
     {"is_sampled", as_method(&is_sampled), METH_NOARGS, "Whether the spans of the current step are recorded."},

@@ -29,6 +29,7 @@ inline constexpr std::uint16_t kWarmup = 1 << 5;        // in the process's firs
 inline constexpr std::uint16_t kOtherThread = 1 << 6;   // ended by another thread than began it
 inline constexpr std::uint16_t kStepCounted = 1 << 7;   // the step number is our own count, not the script's
 inline constexpr std::uint16_t kSaturated = 1 << 8;     // op_index or payload_bytes did not fit and is its maximum
+inline constexpr std::uint16_t kNotWaited = 1 << 9;     // nobody waited for it: its end is when it had been issued
 }  // namespace span_flag
 
 inline constexpr std::int16_t kNoIndex = -1;

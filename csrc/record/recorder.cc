@@ -16,6 +16,7 @@ constexpr std::uint32_t kMaxGeneration = 0xffff'ffff / (OpenSlot::kStateMask + 1
 constexpr std::uint64_t kSampledBit = 1;
 constexpr std::uint16_t kMaxOpIndex = 0xffff;  // saturates
 constexpr int kStateBits = 2;
+constexpr int kTimeSourceShift = offsetof(Span, time_source) % 8 * 8;
 
 // The recorder whose arena a forked child has to let go of.
 constinit std::atomic<Recorder*> g_recorder{nullptr};
@@ -298,7 +299,7 @@ void Recorder::end_recording(Token token, std::uint16_t flags) noexcept {
   return false;
 }
 
-void Recorder::end_any(Token token, std::uint16_t flags) noexcept {
+void Recorder::end_any(Token token, std::uint16_t flags, std::int64_t ticks, TimeSource source) noexcept {
   ThreadSlots* owner;
   OpenSlot* slot = slot_of(token, &owner);
   if (slot == nullptr) return;
@@ -308,7 +309,10 @@ void Recorder::end_any(Token token, std::uint16_t flags) noexcept {
   ThreadSlots* thread = registry_->current();
   if (slot->is_recorded.load(std::memory_order_relaxed) != 0) {
     SpanWords words = load_slot_span(*slot);
-    words[span_word::kEnd] = static_cast<std::uint64_t>(now_ticks);
+    const auto start_ticks = static_cast<std::int64_t>(words[span_word::kStart]);
+    const std::int64_t end_ticks = ticks != 0 ? std::max(std::min(ticks, now_ticks), start_ticks) : now_ticks;
+    words[span_word::kEnd] = static_cast<std::uint64_t>(end_ticks);
+    words[span_word::kStepKindFlags] |= static_cast<std::uint64_t>(source) << kTimeSourceShift;
     if (thread != owner) {
       flags |= span_flag::kOtherThread;
       if (thread == nullptr) thread = registry_->attach();
@@ -366,6 +370,19 @@ Token Recorder::current() noexcept {
       return make_token(*thread, index, state >> kStateBits);
     }
     thread->remove_open(index);  // ended by another thread
+  }
+  return 0;
+}
+
+Token Recorder::find_open(std::uint32_t kinds) noexcept {
+  if (!is_recording()) return 0;
+  ThreadSlots* thread = registry_->current();
+  if (thread == nullptr) return 0;
+  for (std::uint16_t index = thread->top; index != ThreadSlots::kNone; index = thread->links[index].below) {
+    const std::uint32_t state = thread->slots[index].state.load(std::memory_order_relaxed);
+    if ((state & OpenSlot::kStateMask) != OpenSlot::kOpen) continue;  // ended by another thread
+    const auto kind = static_cast<unsigned>(kind_of(load_slot_span(thread->slots[index])));
+    if ((kinds >> kind & 1) != 0) return make_token(*thread, index, state >> kStateBits);
   }
   return 0;
 }

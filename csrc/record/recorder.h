@@ -81,11 +81,18 @@ class Recorder {
     end_recording(token, flags);
   }
   void abort(Token token) noexcept { end(token, span_flag::kAborted); }
+  /// As end(), for a span that ended at `ticks` (0: now), or whose end was not seen by the host's clock alone.
+  void end_at(Token token, std::int64_t ticks, TimeSource source, std::uint16_t flags) noexcept {
+    if (token == 0 || recording_state() == RecordingState::kOff) return;
+    end_any(token, flags, ticks, source);
+  }
   /// Adds the ids that are set (and flags) to an open span. A communicator that becomes known here counts its sequence
   /// now. Not while another thread ends the span.
   void annotate(Token token, const SpanIds& ids) noexcept;
   /// The calling thread's innermost open span, 0 if none. One that was dropped is not seen.
   Token current() noexcept;
+  /// Its innermost open span of these kinds (a bit each), 0 if none.
+  Token find_open(std::uint32_t kinds) noexcept;
 
   /// A step begins, and the one before ends if it has not. step < 0: counted here. One thread at a time, another's
   /// call meanwhile is ignored.
@@ -129,7 +136,8 @@ class Recorder {
   Token begin_recording(Kind kind, const SpanIds& ids) noexcept;
   [[gnu::noinline]] Token begin_any(Kind kind, const SpanIds& ids) noexcept;
   void end_recording(Token token, std::uint16_t flags) noexcept;
-  [[gnu::noinline]] void end_any(Token token, std::uint16_t flags) noexcept;
+  [[gnu::noinline]] void end_any(Token token, std::uint16_t flags, std::int64_t ticks = 0,
+                                 TimeSource source = TimeSource::kHost) noexcept;
   OpenSlot* slot_of(Token token, ThreadSlots** owner) noexcept;
   std::uint32_t enqueue(Kind kind, const SpanIds& ids, std::int64_t now_ticks) noexcept;
   ThreadSlots* thread() noexcept;

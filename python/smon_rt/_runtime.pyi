@@ -114,6 +114,16 @@ def annotate(
 def current() -> int:
     """Token of this thread's innermost open span, 0 if none."""
 
+def end_at(token: int, ticks: int, time_source: int, flags: int, /) -> None:
+    """As `end`, for a span that ended at `ticks` (0: now), as that source of smon_rt.trace.kinds saw (0 host, 4
+    wait_return), with these further bits of span_flag. TypeError for anything but ints: integrations call it."""
+
+def ticks() -> int:
+    """The clock of spans, now."""
+
+def find_open(kinds: int, /) -> int:
+    """Token of this thread's innermost open span of some kinds (a bit each, by their numbers), 0 if none."""
+
 def is_sampled() -> bool:
     """Whether the current step's spans are recorded: what is costly to find out can be left out otherwise."""
 

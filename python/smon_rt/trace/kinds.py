@@ -23,6 +23,7 @@ FLAG_NAMES = (
     "other_thread",
     "step_counted",
     "saturated",
+    "not_waited",
 )
 FLAGS = {name: 1 << bit for bit, name in enumerate(FLAG_NAMES)}
 
