@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from smon_rt._proto import trace_pb2
 from smon_rt.trace.clocks import ClockAlignment, align_traces
 from smon_rt.trace.job_trace import read_job
@@ -99,19 +101,10 @@ class ClockJob:
 
     def errors_ns(self, alignment: ClockAlignment, times_ns: list[int]) -> list[int]:
         """How far each pair of hosts is apart on the common axis, the worst of some true times."""
-        lines = [
-            alignment.hosts[f"node{rank}", f"boot-of-node{rank}", 4026531834].line for rank in range(len(self.clocks))
-        ]
+        hosts = [alignment.hosts[f"node{rank}", f"boot-of-node{rank}", 4026531834] for rank in range(len(self.clocks))]
         worst = []
         for true_ns in times_ns:
-            shown = [
-                int(line.apply(self._np(clock.at(true_ns)))) for line, clock in zip(lines, self.clocks, strict=True)
-            ]
-            worst.append(max(shown) - min(shown))
+            shown_ns = [np.int64(clock.at(true_ns)) for clock in self.clocks]
+            common_ns = [int(host.line.apply(time)) for host, time in zip(hosts, shown_ns, strict=True)]
+            worst.append(max(common_ns) - min(common_ns))
         return worst
-
-    @staticmethod
-    def _np(value: int) -> Any:
-        import numpy as np
-
-        return np.int64(value)

@@ -43,7 +43,7 @@ def write_synthetic(job: SyntheticJob, folder: Path, *, hosts: int = 1, **more: 
             "microbatch_count": spec.microbatches,
             "schedule": spec.resolved_schedule,
         }
-        steps = [(step, origin_ns + step, 1_000_000, True, False) for step in range(spec.steps)]
+        steps = [_step(spans, step) for step in range(spec.steps)]
         who: dict[str, Any] = {"rank": rank, "world_size": spec.world_size, "layout": layout} | more
         paths.append(
             write_rank(
@@ -57,6 +57,13 @@ def write_synthetic(job: SyntheticJob, folder: Path, *, hosts: int = 1, **more: 
             )
         )
     return paths
+
+
+def _step(spans: list[TestSpan], step: int) -> tuple[int, int, int, bool, bool]:
+    """A sampled step from its first span to its last."""
+    starts = [span.start_ns for span in spans if span.step == step]
+    ends = [span.start_ns + span.duration_ns for span in spans if span.step == step]
+    return step, min(starts), max(ends) - min(starts), True, False
 
 
 def _span(row: dict[str, Any], origin_ns: int, ranks_of_stage: int) -> TestSpan:

@@ -20,6 +20,7 @@ import pyarrow.compute as pc
 from smon_rt.analysis.artifact_parquet import read_ops
 from smon_rt.analysis.input_file import open_input, shown
 from smon_rt.analysis.job_meta import Job, find_meta, read_job, trace_label
+from smon_rt.analysis.recording import Recording
 from smon_rt.errors import TraceError
 
 __all__ = ["Job", "Trace", "read_trace"]
@@ -31,13 +32,15 @@ class Trace:
 
     `ops` has one row per op, in file order, and no nulls: dp_rank, stage, rank int32; step int64; kind uint8 (index
     into the engine's KIND_NAMES); start_ns, duration_ns int64; seq_id, chunk, global_chunk, microbatch int32 (-1 where
-    not applicable). `path` is the path as given, `read_ms` the wall time of reading and checking.
+    not applicable); those of recorded traces also group_id and in_stream (docs/trace_input.md). `path` is the path as
+    given, `read_ms` the wall time of reading and checking. `recording` is what a recorded trace says besides.
     """
 
     job: Job
     ops: pa.RecordBatch
     path: str
     read_ms: float
+    recording: Recording | None = None
 
     def recorded_sizes(self) -> dict[str, int]:
         """The job's sizes as the engine takes them: dp_size counts the dp ranks of the ops.

@@ -1,0 +1,52 @@
+"""What is known about a recorded trace besides its ops: who recorded, what is missing, how well clocks agree."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class Member:
+    """One rank of a worker, and where it ran; an empty text is unknown."""
+
+    rank: int
+    local_rank: int
+    tp_rank: int
+    cp_rank: int
+    host: str
+    gpu_uuid: str
+
+
+@dataclass(frozen=True)
+class Recording:
+    """The facts behind a report's trust line.
+
+    `members`: the recorded ranks of each worker, (dp rank, stage), lowest first. `clock_bound_s`: how far the clocks of
+    any two ranks may disagree, None where nothing bounds it; `clock_words` says what they are by. `step_count` of
+    `recorded_step_count` steps that some rank sampled, warm-up left out, are analysed. `time_sources`: ops by where
+    their times are from. `dropped_spans` by kind. `unfinished`: what is not closed, killed or cut, a line each;
+    `left_out`: what is in the trace and was not analysed, a line each. `is_live`: a rank still records, as far as can
+    be seen from here.
+    """
+
+    members: dict[tuple[int, int], list[Member]] = field(default_factory=dict)
+    missing_ranks: tuple[int, ...] = ()
+    world_size: int = 1
+    clock_bound_s: float | None = 0.0
+    clock_words: str = ""
+    clock_violated_count: int = 0
+    clock_is_contradicted: bool = False
+    step_count: int = 0
+    recorded_step_count: int = 0
+    time_sources: dict[str, int] = field(default_factory=dict)
+    dropped_spans: dict[str, int] = field(default_factory=dict)
+    missing_span_count: int = 0
+    mismatched_message_count: int = 0
+    unfinished: tuple[str, ...] = ()
+    left_out: tuple[str, ...] = ()
+    is_live: bool = False
+
+    @property
+    def has_device_times(self) -> bool:
+        """False where all times are the host's: such a run proves nothing about GPUs."""
+        return any(name not in ("host", "wait_return") for name in self.time_sources)

@@ -1,0 +1,219 @@
+"""Reads the `.smon` files of a job as the engine takes them: one row an op of a worker, clocks on one axis.
+
+Example:
+    >>> from smon_rt.analysis.smon_importer import read_smon
+    >>> trace = read_smon(["node0/traces", "node1/traces"])  # doctest: +SKIP
+    >>> trace.job.world_size, trace.ops.num_rows, trace.recording.missing_ranks  # doctest: +SKIP
+    (16, 20480, ())
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import Counter
+from collections.abc import Container, Sequence
+
+import numpy as np
+import pyarrow as pa
+
+from smon_rt.analysis.importer import Trace
+from smon_rt.analysis.input_file import shown
+from smon_rt.analysis.recording import Recording
+from smon_rt.analysis.smon_groups import Groups, Layout, find_groups, is_inside_a_worker
+from smon_rt.analysis.smon_layout import JobLayout
+from smon_rt.analysis.smon_nesting import unnest
+from smon_rt.analysis.smon_spans import COMPUTES, OpColumns, rank_ops
+from smon_rt.analysis.smon_steps import StepChoice
+from smon_rt.analysis.smon_workers import WorkerOps, merge_members, running_numbers
+from smon_rt.errors import TraceError
+from smon_rt.trace.clocks import ClockAlignment, ClockEvidence
+from smon_rt.trace.job_trace import JobReader
+from smon_rt.trace.kinds import KIND_NUMBERS, TIME_SOURCE_NAMES, name_of
+from smon_rt.trace.partners import Communicators, dense
+from smon_rt.trace.rank_trace import RankTrace
+from smon_rt.trace.spans import Array
+from smon_rt.trace.summary import dropped_by_kind, incomplete_reasons, state_of
+
+_OF_A_CHUNK = (*COMPUTES, KIND_NUMBERS["params_all_gather"], KIND_NUMBERS["grads_reduce_scatter"])
+
+
+def read_smon(
+    paths: Sequence[str | os.PathLike[str]],
+    steps: Container[int] | None = None,
+    *,
+    run_id: str | None = None,
+    attempt: int | None = None,
+) -> Trace:
+    """Reads the newest attempt of the newest run in directories, files or globs; several for several nodes.
+
+    Runs may be live, finished, or killed. Steps are those that all ranks sampled, without warm-up, and of `steps` if
+    given. Times are ns from the first op. What is missing or left out is in the result's `recording`.
+
+    Raises TraceError, one line, where nothing can be analysed or ranks contradict each other.
+    """
+    began_s = time.perf_counter()
+    if steps is not None and (isinstance(steps, str | bytes) or not isinstance(steps, Container)):
+        raise TypeError(f"steps must be a set or range of step numbers, not {type(steps).__name__}")
+    wanted = steps if isinstance(steps, range) and steps.step == 1 else None
+    reader = JobReader(paths, run_id=run_id, attempt=attempt, steps=wanted)
+    trace = _JobImporter(reader).read(steps)
+    return Trace(trace.job, trace.ops, _named(paths), (time.perf_counter() - began_s) * 1e3, trace.recording)
+
+
+def _named(paths: Sequence[str | os.PathLike[str]]) -> str:
+    return " ".join(map(os.fsdecode, paths))
+
+
+class _JobImporter:
+    """Collects a job rank by rank; only ops stay in memory."""
+
+    def __init__(self, reader: JobReader) -> None:
+        self._reader = reader
+        self._layout = JobLayout()
+        self._clocks = ClockEvidence()
+        self._communicators = Communicators()
+        self._steps = StepChoice()
+        self._left_out: Counter[str] = Counter()
+        self._dropped: Counter[str] = Counter()
+        self._parts: list[tuple[tuple[str, str, int], OpColumns]] = []
+        self._unfinished: list[str] = []
+        self._missing_span_count = 0
+        self._device_bound_ns = 0
+        self._is_live = False
+
+    def read(self, steps: Container[int] | None) -> Trace:
+        for trace in self._reader:
+            self._add(trace)
+        if not any(len(ops) for _, ops in self._parts):
+            raise TraceError(self._nothing_recorded())
+        self._steps.choose(shown(self._reader.job.run_id), steps)
+        alignment = self._clocks.align()
+        ranks, in_stream = self._ranks_ops(alignment)
+        return self._build(alignment, ranks, in_stream)
+
+    def _add(self, trace: RankTrace) -> None:
+        worker = self._layout.add(trace)
+        ops = rank_ops(trace, worker, self._communicators, self._left_out)
+        self._clocks.add(trace)
+        self._steps.add(trace, ops)
+        self._parts.append((trace.host_key, ops))
+        self._dropped.update(dropped_by_kind(trace))
+        self._missing_span_count += trace.missing_span_count
+        self._is_live |= state_of(trace) in ("recording", "open")
+        self._unfinished += incomplete_reasons(trace)
+        if trace.spans.has_device_times.any():
+            bound_ns = max((clock.bound_ns for clock in trace.clock_maps), default=0)
+            self._device_bound_ns = max(self._device_bound_ns, bound_ns)
+
+    def _nothing_recorded(self) -> str:
+        job = self._reader.job
+        left_out = ", ".join(f"{count:,} {words}" for words, count in self._left_out.items() if count)
+        besides = f" (besides {left_out})" if left_out else ""
+        warmup = ", warm-up steps left out" if self._steps.warmup else ""
+        return (
+            f"{shown(self._reader.heads[0].path)}: run {shown(job.run_id)} recorded no op of a training step{besides}"
+            f"{warmup}: mark them with smon_rt.span, or attach an integration; `smon info` says what is there"
+        )
+
+    def _ranks_ops(self, alignment: ClockAlignment) -> tuple[OpColumns, Array]:
+        """Ops of all ranks that count, in the steps that count, on one axis, and which of them held up computes."""
+        worker_of_rank = self._worker_of_rank()
+        members = self._communicators.members()
+        parts: list[OpColumns] = []
+        held_up: list[Array] = []
+        cut_short = set(self._steps.cut_short)
+        for host, ops in self._parts:
+            if len(ops) == 0 or int(ops.rank[0]) in cut_short:
+                continue
+            keeps = np.isin(ops.step, self._steps.steps)
+            inside = is_inside_a_worker(ops, members, worker_of_rank)
+            self._left_out["of collectives within a worker"] += int(np.count_nonzero(keeps & inside))
+            chosen = ops.take(keeps & ~inside)
+            if len(chosen) == 0:
+                continue
+            line = alignment.hosts[host].line
+            unnested = unnest(chosen.replace(start_ns=line.apply(chosen.start_ns), end_ns=line.apply(chosen.end_ns)))
+            parts.append(unnested.ops)
+            held_up.append(unnested.in_stream)
+        if not parts:
+            raise TraceError(self._nothing_recorded())
+        return OpColumns.concatenate(parts), np.concatenate(held_up)
+
+    def _worker_of_rank(self) -> Array:
+        table = np.full(self._layout.world_size, -1, np.int64)
+        for (dp_rank, stage), members in self._layout.workers.items():
+            for member in members:
+                table[member.rank] = dp_rank * self._layout.sizes["pp_size"] + stage
+        return table
+
+    def _build(self, alignment: ClockAlignment, ranks: OpColumns, in_stream: Array) -> Trace:
+        sizes = self._layout.sizes
+        lowest = np.full(sizes["dp_size"] * sizes["pp_size"], -1, np.int64)
+        present = np.unique(np.stack([ranks.worker, ranks.rank]), axis=1)
+        lowest[present[0, ::-1]] = present[1, ::-1]
+        merged = merge_members(ranks, in_stream, lowest)
+        vpp_size = max(self._layout.vpp_size, int(merged.ops.chunk.max()) + 1, 1)
+        layout = Layout(sizes["pp_size"], vpp_size, self._worker_of_rank())
+        groups = find_groups(ranks, merged, layout)
+        self._layout.vpp_size = vpp_size
+        job = self._layout.job(shown(self._reader.job.run_id))
+        batch = self._batch(merged, groups, layout)
+        recording = self._recording(alignment, merged, groups)
+        return Trace(job, batch, "", 0.0, recording)
+
+    def _batch(self, merged: WorkerOps, groups: Groups, layout: Layout) -> pa.RecordBatch:
+        """The engine's columns, sorted by step, worker and start."""
+        ops = merged.ops
+        stage, dp_rank = ops.worker % layout.pp_size, ops.worker // layout.pp_size
+        is_compute = np.isin(ops.kind, COMPUTES)
+        chunk = np.where((ops.chunk < 0) & (layout.vpp_size == 1) & np.isin(ops.kind, _OF_A_CHUNK), 0, ops.chunk)
+        chunk = np.where(chunk < 0, np.where(is_compute, 0, -1), chunk)
+        own = dense(ops.step, ops.worker, ops.kind)
+        seq_id = running_numbers(own, ops.op_index, ops.start_ns)
+        order = np.lexsort((ops.start_ns, stage, dp_rank, ops.step))
+        columns = {
+            "dp_rank": (dp_rank, pa.int32()),
+            "stage": (stage, pa.int32()),
+            "rank": (ops.rank, pa.int32()),
+            "step": (ops.step, pa.int64()),
+            "kind": (ops.kind, pa.uint8()),
+            "start_ns": (ops.start_ns - int(ops.start_ns.min()), pa.int64()),
+            "duration_ns": (np.maximum(ops.end_ns - ops.start_ns, 0), pa.int64()),
+            "seq_id": (seq_id, pa.int32()),
+            "chunk": (chunk, pa.int32()),
+            "global_chunk": (np.where(is_compute, chunk * layout.pp_size + stage, -1), pa.int32()),
+            "microbatch": (ops.microbatch, pa.int32()),
+            "group_id": (groups.group_id, pa.int64()),
+            "in_stream": (merged.in_stream, pa.uint8()),
+        }
+        arrays = [pa.array(values[order].astype(kind.to_pandas_dtype()), kind) for values, kind in columns.values()]
+        return pa.record_batch(arrays, names=list(columns))
+
+    def _recording(self, alignment: ClockAlignment, merged: WorkerOps, groups: Groups) -> Recording:
+        job = self._reader.job
+        missing = [rank for first, last in job.missing_ranges() for rank in range(first, last + 1)]
+        sources = np.bincount(merged.ops.time_source, minlength=256)
+        bound_ns = alignment.bound_ns
+        left_out = [f"{count:,} spans {words}" for words, count in self._left_out.items() if count]
+        return Recording(
+            members=self._layout.workers,
+            missing_ranks=tuple(missing),
+            world_size=self._layout.world_size,
+            clock_bound_s=None if bound_ns is None else (bound_ns + self._device_bound_ns) / 1e9,
+            clock_words=alignment.words(),
+            clock_violated_count=alignment.violated_count,
+            clock_is_contradicted=alignment.is_contradicted,
+            step_count=len(self._steps.steps),
+            recorded_step_count=self._steps.recorded_count,
+            time_sources={
+                name_of(source, TIME_SOURCE_NAMES, "time_source"): int(sources[source])
+                for source in np.flatnonzero(sources).tolist()
+            },
+            dropped_spans=dict(self._dropped),
+            missing_span_count=self._missing_span_count,
+            mismatched_message_count=groups.mismatched_count,
+            unfinished=(*job.unreadable, *self._unfinished),
+            left_out=(*self._steps.left_out(), *left_out),
+            is_live=self._is_live,
+        )

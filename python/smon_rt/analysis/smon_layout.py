@@ -1,0 +1,87 @@
+"""Where the ranks of a recorded job are in its parallel dimensions, and whether they agree about it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+from smon_rt.analysis.input_file import shown
+from smon_rt.analysis.job_meta import Job
+from smon_rt.analysis.recording import Member
+from smon_rt.errors import TraceError
+from smon_rt.trace.rank_trace import RankTrace
+
+_DIMENSIONS = ("dp", "pp", "tp", "cp")
+_SIZES = tuple(f"{name}_size" for name in _DIMENSIONS)
+_HOW = "call smon_rt.set_layout(smon_rt.Layout(dp_rank=, dp_size=, stage=, pp_size=, …)) in every rank"
+# More than this no job has, and tables of ranks must fit in memory.
+_MOST_RANKS = 1 << 20
+
+
+@dataclass
+class JobLayout:
+    """Collects the coordinates of a job's ranks. Every contradiction is a TraceError of one line."""
+
+    sizes: dict[str, int] = field(default_factory=dict)
+    vpp_size: int = 1
+    world_size: int = 0
+    workers: dict[tuple[int, int], list[Member]] = field(default_factory=dict)
+    _first: str = ""
+    _by_place: dict[tuple[int, ...], int] = field(default_factory=dict)
+
+    def add(self, trace: RankTrace) -> int:
+        """Takes a rank; returns the number of its worker, dp_rank * pp_size + stage."""
+        layout, identity = trace.identity.layout, trace.identity
+        who = f"{shown(trace.files[0])}: rank {trace.rank}"
+        sizes = {name: max(getattr(layout, name), 1) for name in _SIZES}
+        if not self.sizes:
+            self._take_sizes(trace, sizes, who)
+        elif sizes != self.sizes or identity.world_size != self.world_size:
+            mine, theirs = (_words(part, world) for part, world in ((sizes, identity.world_size), self._all_sizes()))
+            raise TraceError(f"{who} says {mine}, but {self._first} {theirs}; give the files of one job, and {_HOW}")
+        if not trace.rank < self.world_size:
+            raise TraceError(f"{who} is beyond the job's world size {self.world_size}; give the files of one job")
+        self.vpp_size = max(self.vpp_size, layout.vpp_size)
+        place = (layout.dp_rank, layout.stage, layout.tp_rank, layout.cp_rank)
+        for name, value, size in zip(("dp_rank", "stage", "tp_rank", "cp_rank"), place, sizes.values(), strict=True):
+            if value < 0:
+                raise TraceError(f"{who} does not know its {name}; {_HOW}")
+            if value >= size:
+                raise TraceError(f"{who} says {name} {value} of {size}; {_HOW}")
+        other = self._by_place.setdefault(place, trace.rank)
+        if other != trace.rank:
+            words = ", ".join(f"{n} {v}" for n, v in zip(("dp", "stage", "tp", "cp"), place, strict=True))
+            raise TraceError(f"{who} and rank {other} both say {words}; {_HOW}")
+        member = Member(
+            rank=trace.rank,
+            local_rank=identity.local_rank,
+            tp_rank=layout.tp_rank,
+            cp_rank=layout.cp_rank,
+            host=identity.host,
+            gpu_uuid=identity.gpu_uuid,
+        )
+        self.workers.setdefault(place[:2], []).append(member)
+        return layout.dp_rank * self.sizes["pp_size"] + layout.stage
+
+    def job(self, name: str) -> Job:
+        """The job's record."""
+        return Job(name=name, vpp_size=self.vpp_size, world_size=self.world_size, **self.sizes)
+
+    def _take_sizes(self, trace: RankTrace, sizes: dict[str, int], who: str) -> None:
+        world = trace.identity.world_size
+        if world > 1 and math.prod(sizes.values()) == 1:
+            raise TraceError(f"{who} of {world} recorded no layout, so nobody knows who computes what; {_HOW}")
+        if math.prod(sizes.values()) != max(world, 1):
+            raise TraceError(f"{who} says {_words(sizes, world)}: the product is {math.prod(sizes.values())}; {_HOW}")
+        if world > _MOST_RANKS:
+            raise TraceError(f"{who} says {_words(sizes, world)}: more ranks than {_MOST_RANKS:,}; {_HOW}")
+        self.sizes, self.world_size, self._first = sizes, max(world, 1), f"rank {trace.rank}"
+
+    def _all_sizes(self) -> tuple[dict[str, int], int]:
+        return self.sizes, self.world_size
+
+
+def _words(sizes: dict[str, int], world: int) -> str:
+    return (
+        ", ".join(f"{name.removesuffix('_size')} {size}" for name, size in sizes.items()) + f" and world size {world}"
+    )

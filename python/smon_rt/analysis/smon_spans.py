@@ -1,0 +1,127 @@
+"""The spans of one rank that are ops of its training steps, as columns of their own."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from smon_rt.trace.kinds import FLAGS, KIND_NUMBERS
+from smon_rt.trace.partners import Communicators
+from smon_rt.trace.rank_trace import RankTrace
+from smon_rt.trace.spans import Array
+
+COMPUTES = tuple(KIND_NUMBERS[name] for name in ("forward_compute", "backward_compute", "forward_backward_combined"))
+#: Work of the host that holds up the computes.
+HOST_WORK = tuple(KIND_NUMBERS[name] for name in ("data_loading", "gc", "checkpoint_snapshot", "checkpoint_wait"))
+COLLECTIVE = KIND_NUMBERS["collective"]
+_OPS = (*range(KIND_NUMBERS["forward_compute"], KIND_NUMBERS["checkpoint_wait"] + 1),)
+# Between two steps a loop waits for its data.
+_BEFORE_A_STEP = (KIND_NUMBERS["data_loading"], KIND_NUMBERS["gc"])
+_EVAL = KIND_NUMBERS["eval"]
+_NO_OP_FLAGS = {
+    FLAGS["forward_only"]: "of evaluation",
+    FLAGS["recomputed"]: "recomputed in a backward",
+    FLAGS["aborted"]: "aborted",
+}
+
+
+@dataclass(frozen=True, eq=False)
+class OpColumns:
+    """Ops, a column each; all of one length. Times are ns on one axis, ends included."""
+
+    rank: Array
+    worker: Array
+    step: Array
+    kind: Array
+    start_ns: Array
+    end_ns: Array
+    op_index: Array
+    chunk: Array
+    microbatch: Array
+    comm: Array  # number of the communicator in the job, -1 for none
+    comm_seq: Array
+    peer: Array
+    time_source: Array
+
+    def __len__(self) -> int:
+        return len(self.rank)
+
+    def take(self, rows: Array) -> OpColumns:
+        """The ops at these rows, or where this mask is true."""
+        return OpColumns(**{field.name: getattr(self, field.name)[rows] for field in dataclasses.fields(self)})
+
+    def replace(self, **columns: Array) -> OpColumns:
+        """The same with other columns."""
+        return dataclasses.replace(self, **columns)
+
+    @staticmethod
+    def concatenate(parts: Sequence[OpColumns]) -> OpColumns:
+        """All parts in order."""
+        names = [field.name for field in dataclasses.fields(OpColumns)]
+        return OpColumns(**{name: np.concatenate([getattr(part, name) for part in parts]) for name in names})
+
+
+def rank_ops(trace: RankTrace, worker: int, communicators: Communicators, left_out: Counter[str]) -> OpColumns:
+    """The ops of one rank, in the device's times where it has any; `left_out` counts, by words, spans that are none."""
+    spans = trace.spans
+    is_op = np.isin(spans.kind, _OPS)
+    left_out["of evaluation"] += int(np.count_nonzero(spans.kind == _EVAL))
+    for flag, words in _NO_OP_FLAGS.items():
+        has_flag = is_op & (spans.flags & flag != 0)
+        left_out[words] += int(np.count_nonzero(has_flag))
+        is_op &= ~has_flag
+    # Counted by steps, not by spans: see the importer.
+    is_op &= spans.flags & FLAGS["warmup"] == 0
+    background = is_op & (spans.kind == HOST_WORK[0]) & _in_other_threads(trace)
+    left_out["of data loading in other threads"] += int(np.count_nonzero(background))
+    ops = spans.take(is_op & ~background)
+    on_device = ops.has_device_times
+    start_ns = np.where(on_device, ops.device_start_ns, ops.start_ns)
+    duration_ns = np.where(on_device, ops.device_duration_ns, ops.duration_ns)
+    step = _next_step_between(trace, ops.kind, ops.step, ops.start_ns)
+    return OpColumns(
+        rank=np.full(len(ops), trace.rank),
+        worker=np.full(len(ops), worker),
+        step=step,
+        kind=ops.kind,
+        start_ns=start_ns,
+        end_ns=start_ns + duration_ns,
+        op_index=ops.op_index.astype(np.int64),
+        chunk=ops.chunk,
+        microbatch=ops.microbatch,
+        comm=communicators.numbers(trace, ops.comm_id),
+        comm_seq=ops.comm_seq,
+        peer=ops.peer,
+        time_source=ops.time_source,
+    )
+
+
+def _in_other_threads(trace: RankTrace) -> Array:
+    """Which spans are not of the thread that computes; none where no thread does."""
+    rings = trace.spans.ring_id[np.isin(trace.spans.kind, COMPUTES)]
+    if len(rings) == 0:
+        return np.zeros(len(trace.spans), np.bool_)
+    values, counts = np.unique(rings, return_counts=True)
+    return np.asarray(trace.spans.ring_id != values[np.argmax(counts)])
+
+
+def _next_step_between(trace: RankTrace, kind: Array, step: Array, start_ns: Array) -> Array:
+    """Step numbers, where what a loop does between two steps counts to the one that comes.
+
+    The recorder gives a span to the step that began last.
+    """
+    steps = trace.steps
+    rows = np.flatnonzero(np.isin(kind, _BEFORE_A_STEP))
+    if len(rows) == 0 or len(steps) == 0 or (np.diff(steps.step) <= 0).any():
+        return step
+    # The first step that ends after the span's begin: the span is in it, or before it. After the last one in the table
+    # comes one that has not ended.
+    place = np.searchsorted(steps.start_ns + steps.duration_ns, start_ns[rows], side="right")
+    coming = np.append(steps.step, steps.step[-1] + 1)[place]
+    moved = step.copy()
+    moved[rows] = np.maximum(step[rows], coming)
+    return np.asarray(moved)
