@@ -35,6 +35,7 @@ class FakeTrace:
     path: str = "trace.parquet"
     read_ms: float = 1.5
     ops: Any = None
+    recording: Any = None
 
 
 def make_trace(raw: dict[str, Any], *, name: str = "job", tp: int = 1, path: str = "trace.parquet") -> Any:

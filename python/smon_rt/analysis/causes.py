@@ -33,6 +33,7 @@ class Where:
     tp_rank: int | None = None
     host: str | None = None
     gpu_uuid: str | None = None
+    local_rank: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +81,7 @@ def find_causes(raw: RawResult) -> tuple[Cause, ...]:
         # Evening out the microbatches of a worker removes plain noise as well: without evidence it is called noise.
         name = "sequence_length" if has_sequence_evidence(raw) else "noise"
         causes.append(cause(name, gains_of("sequence_length"), Where(), dict(raw["forward_backward"])))
-    plain = [name for name in ("gc", "pp_communication", "dp_communication") if name in raw["removals"]]
+    plain = [name for name in ("gc", "data_loading", "pp_communication", "dp_communication") if name in raw["removals"]]
     causes += [cause(name, gains_of(name), Where(), {}) for name in plain]
     launch_gains = [before - after for before, after in zip(base, nodelay, strict=True)]
     causes.append(cause("host_launch_delay", launch_gains, Where(), {"launch_slowdown": raw["launch_slowdown"]}))

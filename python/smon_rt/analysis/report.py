@@ -12,6 +12,7 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from smon_rt.analysis.causes import Cause, Where, find_causes
+from smon_rt.analysis.fidelity import Fidelity, fidelity_of, located
 from smon_rt.analysis.raw import RawContribution, RawResult
 from smon_rt.analysis.situation import Situation
 from smon_rt.analysis.units import finite_or_none
@@ -105,36 +106,6 @@ class ForwardBackward:
 
     correlation: float | None
     forward_cv: float | None
-
-
-@dataclass(frozen=True, slots=True)
-class EarlyStarts:
-    """Ops that start before what they wait for has ended."""
-
-    count: int
-    worst_s: float
-
-
-@dataclass(frozen=True, slots=True)
-class Coverage:
-    """Share of the layout's workers that were recorded, and of the steps asked for that were analysed."""
-
-    ranks: float
-    steps: float
-
-
-@dataclass(frozen=True, slots=True)
-class Fidelity:
-    """How far to trust the numbers."""
-
-    simulation_error_mean: float
-    simulation_error_worst: float
-    early_starts: EarlyStarts
-    clock_bound_s: float | None
-    dropped_spans: dict[str, int]
-    missing_ranks: tuple[int, ...]
-    coverage: Coverage
-    time_sources: dict[str, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,8 +213,7 @@ def _plain(value: Any) -> Any:
 def _build(raw: RawResult, trace: Trace, options: ReportOptions) -> Report:
     steps = [str(step) for step in raw["steps"]]
     times = StepTime(*(fmean(raw["step_time_s"][name]) for name in ("base", "nodelay", "ideal")))
-    causes = find_causes(raw)
-    fidelity = _fidelity(raw)
+    causes = tuple(located(cause, trace.recording) for cause in find_causes(raw))
     situation = _situation(raw, trace, times, causes, options)
     by, launch_by = raw["slowdown_by"], raw["launch_slowdown_by"]
     by_by_step, launch_by_by_step = raw["slowdown_by_by_step"], raw["launch_slowdown_by_by_step"]
@@ -293,7 +263,7 @@ def _build(raw: RawResult, trace: Trace, options: ReportOptions) -> Report:
         ),
         causes=causes,
         verdict=draw_verdict(situation),
-        fidelity=fidelity,
+        fidelity=fidelity_of(raw, trace.recording),
         timing_ms=TimingMs(read=float(trace.read_ms), analyze=float(raw["timing_ms"]["analyze"])),
     )
 
@@ -329,6 +299,7 @@ def _situation(
         causes=causes,
         gpu_hour_price=options.gpu_hour_price,
         currency=options.currency,
+        recording=trace.recording,
     )
 
 
@@ -342,21 +313,6 @@ def _job(trace: Trace) -> Job:
         cp=job.cp_size,
         vpp=job.vpp_size,
         world=job.world_size,
-    )
-
-
-def _fidelity(raw: RawResult) -> Fidelity:
-    """The artifact's traces carry no drops, clock bounds or time sources; the engine refuses incomplete layouts."""
-    recorded = raw["fidelity"]
-    return Fidelity(
-        simulation_error_mean=recorded["simulation_error_mean"],
-        simulation_error_worst=recorded["simulation_error_worst"],
-        early_starts=EarlyStarts(recorded["early_starts"]["count"], recorded["early_starts"]["worst_s"]),
-        clock_bound_s=None,
-        dropped_spans={},
-        missing_ranks=(),
-        coverage=Coverage(ranks=1.0, steps=1.0),
-        time_sources={"as_recorded": raw["op_count"]},
     )
 
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from smon_rt.analysis.causes import Cause
+from smon_rt.analysis.recording import Recording
 from smon_rt.analysis.units import is_finite
 
 #: Under this slowdown the headline says that nothing is worth fixing (healthy noise alone gives up to 1.04).
@@ -44,6 +45,7 @@ class Situation:
     causes: Sequence[Cause]
     gpu_hour_price: float
     currency: str
+    recording: Recording | None = None
 
     @property
     def is_worth_fixing(self) -> bool:
@@ -52,8 +54,13 @@ class Situation:
 
     @property
     def worker_count(self) -> int:
-        """Recorded (dp rank, stage) cells."""
+        """(dp rank, stage) cells, recorded or not."""
         return self.dp * self.pp
+
+    @property
+    def recorded_worker_count(self) -> int:
+        """Workers of which some rank was recorded."""
+        return self.worker_count if self.recording is None else len(self.recording.members)
 
     def cause(self, name: str) -> Cause | None:
         """The cause of that name, if the trace can show it."""

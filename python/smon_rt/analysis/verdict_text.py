@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from smon_rt.analysis.causes import Cause
+from smon_rt.analysis.causes import Cause, Where
+from smon_rt.analysis.input_file import shown
 from smon_rt.analysis.situation import Situation, gpu_hours, gpu_hours_per_day
+from smon_rt.analysis.trust import trust_line
 from smon_rt.analysis.units import (
     counted,
     is_finite,
@@ -23,15 +25,12 @@ _ALL_OF_THE_LOSS = 0.98
 _IDEAL_IN_SIGHT = 1.005
 #: Computes below this ratio to their peers are not what makes a place slow.
 _SLOWER_COMPUTE_RATIO = 1.05
-#: From this replay error on, what the replay says of single causes may be an artefact of clocks or of missing ops.
-_LARGE_REPLAY_ERROR = 0.10
-#: Ops that start before their dependencies end by less than this part of a step cannot change the answer.
-_EARLY_START_RATIO = 0.001
 CAUSE_WORDS = {
     "worker": "worker",
     "stage": "stage",
     "sequence_length": "sequence lengths",
     "gc": "garbage collection",
+    "data_loading": "data loading",
     "pp_communication": "pp communication",
     "dp_communication": "dp communication",
     "host_launch_delay": "host launch delay",
@@ -49,7 +48,7 @@ def verdict_text(situation: Situation, cause: Cause | None, action: str, actual_
         "gain": _gain_line(situation, cause),
         "cost": _cost_line(situation, cause, actual_s),
         "action": action,
-        "trust": _trust_line(situation, cause),
+        "trust": trust_line(situation, cause),
     }
     return "\n".join(f"{label:<{_LABEL_WIDTH}}{line}" for label, line in lines.items())
 
@@ -88,6 +87,7 @@ def _computes_slower(cause: Cause) -> bool:
 _JOB_ACTIONS = {
     "sequence_length": "balance microbatches by attention cost (sum of squared sequence lengths), not by token count",
     "gc": "run garbage collection at the same step on all ranks",
+    "data_loading": "load data ahead: more loader workers, a larger prefetch, or faster storage",
     "pp_communication": "check the links between neighbouring stages, and that sends overlap compute",
     "dp_communication": "check the links of the data-parallel groups, and overlap gradient reduction with the backward",
     "host_launch_delay": "look at the host between ops: data loading, Python overhead, busy CPUs",
@@ -113,6 +113,7 @@ def probable_cause_of(cause: Cause | None) -> str | None:
 _JOB_PROBABLE_CAUSES = {
     "sequence_length": "microbatches of equal tokens but unequal sequence lengths",
     "gc": "garbage collection at different steps on different ranks",
+    "data_loading": "batches are not ready when a step begins",
     "pp_communication": "slow or shared links between stages",
     "dp_communication": "slow or shared links of the data-parallel groups",
     "host_launch_delay": "the host launches work late",
@@ -165,8 +166,16 @@ def _place(cause: Cause) -> str:
     if cause.cause == "worker":
         others = len(cause.detail.get("workers", ())) - 1
         more = f" and {others} more" if others > 0 else ""
-        return f"worker: rank {where.rank} (dp {where.dp_rank}, stage {where.stage}){more}"
+        return f"worker: rank {where.rank} (dp {where.dp_rank}, stage {where.stage}){_machine(where)}{more}"
     return f"stage {where.stage}" if cause.cause == "stage" else CAUSE_WORDS[cause.cause]
+
+
+def _machine(where: Where) -> str:
+    """` on node3, GPU 2 (GPU-7f…)`, as far as it is known."""
+    if where.host is None:
+        return ""
+    gpu = f", GPU {where.local_rank} ({shown(where.gpu_uuid)})" if where.gpu_uuid else ""
+    return f" on {shown(where.host)}{gpu}"
 
 
 def _times_slower(cause: Cause, peers: str) -> str:
@@ -232,25 +241,3 @@ def _cost_line(situation: Situation, cause: Cause | None, actual_s: float) -> st
         f"{price(situation.gpu_hour_price, situation.currency)} per GPU-hour in {steps}; "
         f"{three_digits(per_day)} GPU-hours a day at this rate"
     )
-
-
-def _trust_line(situation: Situation, cause: Cause | None) -> str:
-    steps = counted(situation.step_count, "step")
-    parts = [
-        f"{steps}, as chosen" if situation.steps_chosen else f"{situation.step_count:,} of {steps}",
-        f"{situation.worker_count:,} of {counted(situation.worker_count, 'worker')}",
-        f"replay error {_error(situation.simulation_error_mean)} (worst {_error(situation.simulation_error_worst)})",
-    ]
-    # Delays between ops are the error itself: where they are the cause, they are no reason for doubt.
-    is_delay = cause is not None and cause.cause == "host_launch_delay"
-    if not is_delay and situation.simulation_error_mean >= _LARGE_REPLAY_ERROR:
-        parts[-1] += ", too large to trust the cause: check clocks and gaps"
-    if situation.early_start_worst_s > _EARLY_START_RATIO * situation.base_s:
-        early = f"{counted(situation.early_start_count, 'op')} before their dependencies' end"
-        parts.append(f"{early} (worst {seconds(situation.early_start_worst_s)})")
-    return ", ".join([*parts, "no drops recorded, times and clocks as recorded"])
-
-
-def _error(value: float) -> str:
-    """A replay error: zero is a number here, not "nothing"."""
-    return f"{value * 100:.1f} %" if is_finite(value) else "unknown"

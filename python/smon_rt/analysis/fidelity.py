@@ -1,0 +1,82 @@
+"""What a report says about its own trace: how far to trust the numbers, and where workers ran."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+
+from smon_rt.analysis.causes import Cause
+from smon_rt.analysis.raw import RawResult
+from smon_rt.analysis.recording import Recording
+
+
+@dataclass(frozen=True, slots=True)
+class EarlyStarts:
+    """Ops that start before what they wait for has ended."""
+
+    count: int
+    worst_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Coverage:
+    """Share of the layout's ranks that were recorded, and of the sampled steps asked for that were analysed."""
+
+    ranks: float
+    steps: float
+
+
+@dataclass(frozen=True, slots=True)
+class Fidelity:
+    """How far to trust the numbers."""
+
+    simulation_error_mean: float
+    simulation_error_worst: float
+    early_starts: EarlyStarts
+    clock_bound_s: float | None
+    dropped_spans: dict[str, int]
+    missing_ranks: tuple[int, ...]
+    coverage: Coverage
+    time_sources: dict[str, int]
+    clocks: str
+    unfinished: tuple[str, ...]
+    left_out: tuple[str, ...]
+    is_live: bool
+
+
+def fidelity_of(raw: RawResult, recording: Recording | None) -> Fidelity:
+    """The artifact's traces carry no drops, clock bounds or time sources; the engine refuses incomplete layouts."""
+    replayed = raw["fidelity"]
+    coverage = Coverage(ranks=1.0, steps=1.0)
+    if recording is not None:
+        ranks = 1 - len(recording.missing_ranks) / recording.world_size
+        coverage = Coverage(ranks, recording.step_count / max(recording.recorded_step_count, 1))
+    return Fidelity(
+        simulation_error_mean=replayed["simulation_error_mean"],
+        simulation_error_worst=replayed["simulation_error_worst"],
+        early_starts=EarlyStarts(replayed["early_starts"]["count"], replayed["early_starts"]["worst_s"]),
+        clock_bound_s=None if recording is None else recording.clock_bound_s,
+        dropped_spans={} if recording is None else recording.dropped_spans,
+        missing_ranks=() if recording is None else recording.missing_ranks,
+        coverage=coverage,
+        time_sources={"as_recorded": raw["op_count"]} if recording is None else recording.time_sources,
+        clocks="as recorded" if recording is None else recording.clock_words,
+        unfinished=() if recording is None else recording.unfinished,
+        left_out=() if recording is None else recording.left_out,
+        is_live=recording is not None and recording.is_live,
+    )
+
+
+def located(cause: Cause, recording: Recording | None) -> Cause:
+    """The cause with what is known about the machine of its worker: that of the worker's lowest rank."""
+    where = cause.where
+    if recording is None or where.dp_rank is None or where.stage is None:
+        return cause
+    members = recording.members.get((where.dp_rank, where.stage))
+    if not members:
+        return cause
+    lowest = min(members, key=lambda member: member.rank)
+    place = dataclasses.replace(
+        where, host=lowest.host or None, gpu_uuid=lowest.gpu_uuid or None, local_rank=lowest.local_rank
+    )
+    return dataclasses.replace(cause, where=place)

@@ -1,0 +1,98 @@
+"""The verdict's last line: how far to trust the others."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from smon_rt.analysis.causes import Cause
+from smon_rt.analysis.recording import Recording
+from smon_rt.analysis.situation import Situation
+from smon_rt.analysis.units import counted, is_finite, seconds
+
+#: From this replay error on, what the replay says of single causes may be an artefact of clocks or of missing ops.
+_LARGE_REPLAY_ERROR = 0.10
+#: Ops that start before their dependencies end by less than this part of a step cannot change the answer.
+_EARLY_START_RATIO = 0.001
+_MOST_NAMED = 6
+
+
+def trust_line(situation: Situation, cause: Cause | None) -> str:
+    """Coverage, replay error, losses, clocks, and where times are from."""
+    recording = situation.recording
+    parts = [_steps(situation), _workers(situation), _replay(situation, cause)]
+    if situation.early_start_worst_s > _EARLY_START_RATIO * situation.base_s:
+        early = f"{counted(situation.early_start_count, 'op')} before their dependencies' end"
+        parts.append(f"{early} (worst {seconds(situation.early_start_worst_s)})")
+    if recording is None:
+        return ", ".join([*parts, "no drops recorded, times and clocks as recorded"])
+    return ", ".join([*parts, *_losses(recording), _clocks(recording), *_origins(recording)])
+
+
+def _steps(situation: Situation) -> str:
+    steps = counted(situation.step_count, "step")
+    if situation.recording is None:
+        return f"{steps}, as chosen" if situation.steps_chosen else f"{situation.step_count:,} of {steps}"
+    words = f"{situation.step_count:,} of {counted(situation.recording.recorded_step_count, 'sampled step')}"
+    return words + (", as chosen" if situation.steps_chosen else "")
+
+
+def _workers(situation: Situation) -> str:
+    return f"{situation.recorded_worker_count:,} of {counted(situation.worker_count, 'worker')}"
+
+
+def _replay(situation: Situation, cause: Cause | None) -> str:
+    words = f"replay error {_error(situation.simulation_error_mean)} (worst {_error(situation.simulation_error_worst)})"
+    # Delays between ops are the error itself: where they are the cause, they are no reason for doubt.
+    is_delay = cause is not None and cause.cause == "host_launch_delay"
+    if not is_delay and situation.simulation_error_mean >= _LARGE_REPLAY_ERROR:
+        words += ", too large to trust the cause: check clocks and gaps"
+    return words
+
+
+def _losses(recording: Recording) -> list[str]:
+    """What was recorded and is not there, most telling first."""
+    words = []
+    if recording.is_live:
+        words.append("still running")
+    if recording.missing_ranks:
+        named = ", ".join(map(str, recording.missing_ranks[:_MOST_NAMED]))
+        more = ", …" if len(recording.missing_ranks) > _MOST_NAMED else ""
+        is_one = len(recording.missing_ranks) == 1
+        words.append(f"rank{'' if is_one else 's'} {named}{more} missing")
+    words += _shortened(recording.unfinished)
+    if recording.dropped_spans:
+        by_kind = sorted(recording.dropped_spans.items(), key=lambda item: -item[1])
+        named = ", ".join(f"{kind} {count:,}" for kind, count in by_kind[:_MOST_NAMED])
+        words.append(f"{sum(recording.dropped_spans.values()):,} spans dropped ({named})")
+    elif not recording.missing_span_count:
+        words.append("no drops")
+    if recording.mismatched_message_count:
+        words.append(f"{counted(recording.mismatched_message_count, 'message')} paired by ids against their numbers")
+    words += [f"left out: {'; '.join(_shortened(recording.left_out))}"] if recording.left_out else []
+    return words
+
+
+def _clocks(recording: Recording) -> str:
+    words = recording.clock_words
+    if recording.clock_bound_s is None:
+        words += " (no bound)"
+    elif recording.clock_bound_s > 0:
+        estimate = "about " if recording.clock_is_contradicted else ""
+        words += f" within {estimate}{seconds(recording.clock_bound_s)}"
+    if recording.clock_violated_count:
+        words += f" ({counted(recording.clock_violated_count, 'message')} against it)"
+    return words
+
+
+def _origins(recording: Recording) -> list[str]:
+    return [] if recording.has_device_times else ["host time only"]
+
+
+def _shortened(lines: Sequence[str]) -> list[str]:
+    more = len(lines) - _MOST_NAMED
+    return [*lines[:_MOST_NAMED], *([f"{more:,} more such"] if more > 0 else [])]
+
+
+def _error(value: float) -> str:
+    """A replay error: zero is a number here, not "nothing"."""
+    return f"{value * 100:.1f} %" if is_finite(value) else "unknown"
