@@ -11,15 +11,17 @@ import functools
 import inspect
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, ParamSpec, TypeVar, cast
 
 from smon_rt import _closing
+from smon_rt import integrations as _integrations
 from smon_rt._backend import IS_NATIVE, native, say
 from smon_rt._layout import Layout, discover, torch_distributed
 from smon_rt.environment import LogLevel
 from smon_rt.errors import RecordingError
+from smon_rt.integrations import state as hooks
 from smon_rt.kinds import KIND_NAMES, KindName
 
 begin = native.begin
@@ -30,6 +32,8 @@ current = native.current
 is_sampled = native.is_sampled
 metric = native.metric
 span = native.span
+attach = _integrations.attach
+detach = _integrations.detach
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
@@ -41,6 +45,7 @@ class _State:
 
     is_strict = False
     must_discover = False
+    is_layout_given = False
     said: frozenset[str] = frozenset()
     layout = Layout()
 
@@ -57,6 +62,7 @@ def start(
     warmup_steps: int | None = None,
     always_steps: int | None = None,
     max_file_bytes: int | None = None,
+    integrations: str | Sequence[str] = "auto",
     strict: bool = False,
 ) -> bool:
     """Starts recording in this process, and returns whether it does.
@@ -65,8 +71,7 @@ def start(
     stderr, and the job goes on. So is a directory that cannot be written; spans then stay in memory, for `smon info`.
 
     Args:
-        trace_dir: where the file rank-<rank>.<run>-<attempt>.smon goes; SMON_RT_TRACE_DIR if not given. Without
-            either there is no file, only the table of open spans.
+        trace_dir: where the file rank-<rank>.<run>-<attempt>.smon goes; SMON_RT_TRACE_DIR if not given, else nowhere.
         sample_ratio: share of steps whose spans are recorded, 0 to 1; SMON_RT_SAMPLE_RATIO, else 0.1.
         run_id: same for all ranks and attempts; SMON_RT_RUN_ID, TORCHELASTIC_RUN_ID, else "run".
         attempt: restarts of the job so far; TORCHELASTIC_RESTART_COUNT, else the first that has no file yet.
@@ -74,10 +79,11 @@ def start(
         warmup_steps: first steps that the analysis leaves out; SMON_RT_WARMUP_STEPS, else 3.
         always_steps: steps after them that are recorded whatever the ratio; 20.
         max_file_bytes: a file beyond it is closed and the next begun; 1 GiB.
+        integrations: what records by itself: "auto" (all), "none", or some of torch, pipelining, gc; see `attach`.
         strict: raise where a job should rather go on: in tests.
 
     Raises:
-        RecordingError: an argument is out of its range; with `strict`, recording cannot start.
+        RecordingError: an argument is out of its range, or no integration; with `strict`, recording cannot start.
 
     Example:
         >>> import smon_rt
@@ -87,15 +93,11 @@ def start(
     _check_range("sample_ratio", sample_ratio, 0, 1)
     _check_range("world_size", world_size, 1)
     _check_range("max_file_bytes", max_file_bytes, 1)
-    numbers = {
-        "attempt": attempt,
-        "rank": rank,
-        "local_rank": local_rank,
-        "warmup_steps": warmup_steps,
-        "always_steps": always_steps,
-    }
-    for name, value in numbers.items():
+    for name, value in (("attempt", attempt), ("rank", rank), ("local_rank", local_rank)):
         _check_range(name, value, 0)
+    for name, value in (("warmup_steps", warmup_steps), ("always_steps", always_steps)):
+        _check_range(name, value, 0)
+    _integrations.check("start", integrations)
     if rank is None and world_size is None and (distributed := torch_distributed()) is not None:
         rank, world_size = distributed.get_rank(), distributed.get_world_size()
     result = native.start(
@@ -111,17 +113,24 @@ def start(
         max_file_bytes=max_file_bytes or 0,
     )
     if result == native.OK:
-        return _started(strict)
+        return _started(strict, integrations)
     return _refused(result, strict)
 
 
-def _started(strict: bool) -> bool:
+def _started(strict: bool, chosen: str | Sequence[str]) -> bool:
     _State.is_strict = strict
     _State.must_discover = True
     _closing.arm()
     if strict and (problem := native.status()["file_error"]):
         native.stop()
         raise RecordingError(problem)
+    if _State.is_layout_given:
+        _apply_layout(_State.layout)
+    try:
+        _integrations.attach(chosen)
+        _integrations.started()
+    except Exception as error:
+        say(LogLevel.WARNING, f"nothing records by itself: {type(error).__name__}: {error}")
     return True
 
 
@@ -161,6 +170,7 @@ def stop(*, closing_line: bool = True, verdict_within_s: float = 0.0) -> bool:
         verdict_within_s: wait this long, at most, for the verdict itself: another process analyses the directory, which
             must hold the files of all ranks. 0 waits for nothing and names the command.
     """
+    _integrations.stopping()
     result = native.stop()
     if result == native.TIMED_OUT:
         say(LogLevel.WARNING, f"stop: {native.last_error()}")
@@ -178,14 +188,14 @@ class Step:
         self._number = number
 
     def __enter__(self) -> Step:
+        hooks.switch.is_stepped_by_script = True
         if _State.must_discover:
-            _State.must_discover = False
             _discover_layout()
         native.step_begin(self._number)
         return self
 
     def __exit__(self, *_exception: object) -> None:
-        native.step_end()
+        hooks.end_step()
 
 
 def step(k: int | None = None) -> Step:
@@ -204,10 +214,13 @@ def step(k: int | None = None) -> Step:
 
 def _discover_layout() -> None:
     """Asks the frameworks of the job where this process is. At the first step, since jobs set that up late."""
+    if not _State.must_discover:
+        return
+    _State.must_discover = False
     try:
         found = discover()
         if found.layout is not None:
-            set_layout(found.layout)
+            found_layout(found.layout)
         for key, value in found.facts.items():
             native.set_fact(key, value)
     except Exception as error:
@@ -215,7 +228,18 @@ def _discover_layout() -> None:
 
 
 def set_layout(layout: Layout) -> None:
-    """Says where in the job this process is, where neither torch.distributed nor Megatron can."""
+    """Says where in the job this process is: it holds against what torch.distributed or Megatron say."""
+    _State.is_layout_given = True
+    _apply_layout(layout)
+
+
+def found_layout(layout: Layout) -> None:
+    """As `set_layout`, by an integration: what the script says holds against it."""
+    if not _State.is_layout_given:
+        _apply_layout(layout)
+
+
+def _apply_layout(layout: Layout) -> None:
     _State.layout = layout
     native.set_layout(**{name: getattr(layout, name) for name in layout.__dataclass_fields__})
 
@@ -365,7 +389,7 @@ def _on_misuse(message: str, is_definition: bool) -> None:
         message = _with_hint(message)
     if _State.is_strict or (is_definition and not native.has_stepped()):
         raise RecordingError(message)
-    # No lock: a forked child would inherit it locked. Two threads may say a thing twice.
+    # No lock, which a forked child would inherit locked: two threads may say a thing twice.
     if message in _State.said or len(_State.said) >= _MAX_MISUSES_SAID:
         return
     _State.said |= {message}
@@ -373,3 +397,4 @@ def _on_misuse(message: str, is_definition: bool) -> None:
 
 
 native.set_misuse_handler(_on_misuse)
+hooks.on_step_begin.append(_discover_layout)

@@ -86,7 +86,7 @@ def clear() -> None:
 
 
 def _place(tensor: Any) -> int:
-    """Where its data is; its identity if it has none. Views made on the way to c10d keep the address, not the identity."""
+    """Where its data is; its identity if it has none. A view made on the way keeps the address, not the identity."""
     try:
         address = int(tensor.data_ptr())
     except Exception:  # a tensor without storage

@@ -1,0 +1,93 @@
+"""What the hooks of all integrations share: whether they act, and what they say when they cannot.
+
+Threading: plain attributes that hooks read on any thread; written by attach, detach, start and stop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from smon_rt._backend import native, say
+from smon_rt.environment import LogLevel
+from smon_rt.kinds import KIND_NAMES, KindName
+
+__all__ = [
+    *("FALLBACK_HOOK", "FORWARD_ONLY", "HOST", "NOT_WAITED", "WAIT_RETURN"),
+    *("Switch", "begin_counted_step", "call_all", "end_step", "failed", "mask", "say_once", "switch"),
+    *("on_step_begin", "on_step_end", "on_stop"),
+]
+
+# Bits of span_flag and numbers of TimeSource in csrc/format/span.h; a test holds them against the reader's.
+FORWARD_ONLY = 1 << 2
+FALLBACK_HOOK = 1 << 4
+NOT_WAITED = 1 << 9
+HOST = 0
+WAIT_RETURN = 4
+
+
+class Switch:
+    """Whether hooks act. Those that cannot be taken out again (c10d's) look here first."""
+
+    is_on = False
+    is_stepped_by_script = False
+    """The script says its steps itself."""
+    recording = 0
+    """Counts the recordings of this process: numbers of communicators are those of one."""
+
+
+switch = Switch()
+
+#: Called before the first step begins: the job has set up by then what it is made of.
+on_step_begin: list[Callable[[], None]] = []
+#: Called at the end of each step: what integrations still hold of it is let go.
+on_step_end: list[Callable[[], None]] = []
+#: Called before recording stops: what is open ends.
+on_stop: list[Callable[[], None]] = []
+
+_said: set[str] = set()
+
+
+def begin_counted_step() -> None:
+    """A step begins, of a script that does not say its own."""
+    call_all(on_step_begin, "step_begin")
+    native.step_begin(None)
+
+
+def end_step() -> None:
+    """The step ends, and with it what hooks still hold of it. Never raises."""
+    native.step_end()
+    call_all(on_step_end, "step_end")
+
+
+def call_all(hooks: list[Callable[[], None]], where: str) -> None:
+    """Calls them; of what they raise, one is said, and the rest of them left out this time."""
+    try:
+        for hook in hooks:
+            hook()
+    except Exception as error:
+        failed(where, error)
+
+
+def failed(where: str, error: BaseException) -> None:
+    """A hook could not do its work: said once, and in the header of the trace. Never raises."""
+    if where in _said:
+        return
+    _said.add(where)
+    reason = f"failed: {type(error).__name__}: {error}"[:200]
+    try:
+        say(LogLevel.WARNING, f"the hook {where} {reason}; what it sees is not recorded (said once)")
+        native.set_fact(f"hook.{where}", reason)
+    except Exception:
+        return
+
+
+def say_once(message: str) -> None:
+    """A line on stderr, the first time."""
+    if message not in _said:
+        _said.add(message)
+        say(LogLevel.WARNING, f"{message} (said once)")
+
+
+def mask(*kinds: KindName) -> int:
+    """Kinds as bits, for `find_open`."""
+    return sum(1 << KIND_NAMES.index(kind) for kind in kinds)

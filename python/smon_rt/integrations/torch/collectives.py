@@ -1,0 +1,341 @@
+"""Each operation of a process group is one span: from its issue to the return of the wait for it.
+
+torch calls a pre-hook before it issues an operation and a post-hook after that (`ProcessGroup.register_pre_hook`, torch
+2.15); neither knows when it completes. That is seen, in this order, by
+- `Work.wait`, wrapped on its class and matched by identity, which holds only while a reference is kept;
+- `wait_tensor` of functional collectives, matched by where the result lies;
+- the work's future, for operations of CPU tensors that C++ issues and waits for (DDP's reducer);
+- nothing: the span then ends where it had been issued and says so (flag not_waited), one step later.
+
+Threading: hooks run on any thread, with the GIL; C++ lets go of it while the operation runs.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from smon_rt._backend import native
+from smon_rt.integrations import p2p_labels
+from smon_rt.integrations.state import HOST, NOT_WAITED, WAIT_RETURN, failed, mask, switch
+from smon_rt.integrations.torch import compute, gradients, groups, steps
+from smon_rt.integrations.torch.groups import Group
+from smon_rt.kinds import KIND_NAMES
+
+__all__ = [
+    *("abort", "begin", "end_all", "end_unwaited", "issued", "learn_names", "make_hooks"),
+    *("operation_named", "override", "wait", "waiting"),
+]
+
+_COLLECTIVE, _ALL_REDUCE, _REDUCE_SCATTER = map(
+    KIND_NAMES.index, ("collective", "grads_all_reduce", "grads_reduce_scatter")
+)
+_FORWARD_SEND, _FORWARD_RECV, _BACKWARD_SEND, _BACKWARD_RECV = map(
+    KIND_NAMES.index, ("forward_send", "forward_recv", "backward_send", "backward_recv")
+)
+#: A span of these kinds that someone else has opened around the call: it is this operation.
+_COMMUNICATION = mask(
+    *("forward_send", "forward_recv", "backward_send", "backward_recv", "params_all_gather", "grads_reduce_scatter"),
+    *("grads_all_reduce", "layernorm_grads_all_reduce", "embedding_grads_all_reduce", "separate_grads_all_reduce"),
+    "collective",
+)
+#: Works nobody waits for are let go a step later; a job that makes more within a step loses the oldest early.
+_MAX_PENDING = 4096
+_NOT_AN_OPERATION = ("SPLIT", "NEW_WINDOW")
+
+
+class _Operation(NamedTuple):
+    """What an operation of HookOpName is."""
+
+    is_send: bool
+    is_recv: bool
+    reduces_to: int
+    """The kind that it has when it reduces gradients, 0 if it cannot."""
+
+
+class _Begun(NamedTuple):
+    """A span that is open: between the hooks, then until the wait."""
+
+    token: int
+    origin: int
+    address: int
+    """Where the result of a functional collective lies, else 0."""
+    is_on_cpu: bool
+    step: int
+
+
+class _Pending(NamedTuple):
+    """A work that was issued."""
+
+    token: int
+    issued_ticks: int
+    work: Any
+    """Keeps it alive: its identity is how the wait finds it."""
+    step: int
+
+
+class _Overrides(threading.local):
+    """What an integration says of the operations that its calls issue on this thread: name of the operation → kind."""
+
+    kinds: dict[str, int] | None = None
+
+
+_overrides = _Overrides()
+_operations: dict[int, tuple[str, _Operation]] = {}
+_pending: dict[int, _Pending] = {}
+_by_address: dict[int, int] = {}
+_own_tokens: set[int] = set()
+_steps = 0
+
+
+def learn_names(names: Any) -> None:
+    """Reads torch's enumeration of operations once: its members are slow to ask."""
+    for name, member in names.__members__.items():
+        if name not in _NOT_AN_OPERATION:
+            _operations[int(member.value)] = operation_named(name)
+
+
+class override:  # noqa: N801
+    """Says what kind the operations are that this thread issues inside."""
+
+    def __init__(self, kinds: dict[str, int]) -> None:
+        self._kinds = kinds
+        self._before: dict[str, int] | None = None
+
+    def __enter__(self) -> None:
+        self._before, _overrides.kinds = _overrides.kinds, self._kinds
+
+    def __exit__(self, *_exception: object) -> None:
+        _overrides.kinds = self._before
+
+
+def make_hooks(group: Group) -> tuple[Callable[[Any], None], Callable[[Any], None]]:
+    """The hooks of one process group. They never raise: torch would hand it to the caller of the collective."""
+
+    def before(args: Any) -> None:
+        if not switch.is_on:
+            return
+        try:
+            operation = _operations.get(args.name.value)
+            if operation is not None:
+                frame = sys._getframe(1) if _has_caller() else None
+                begun = begin(group, operation, args.input_tensors, args.output_tensors, args.root, frame)
+                if begun is not None:
+                    group.issued[args.op_id] = begun
+        except Exception as error:
+            failed("torch.c10d", error)
+
+    def after(args: Any) -> None:
+        if not group.issued:
+            return
+        try:
+            begun = group.issued.pop(args.op_id, None)
+            if begun is not None:
+                issued(begun, args.work)
+        except Exception as error:
+            failed("torch.c10d", error)
+
+    return before, after
+
+
+def _has_caller() -> bool:
+    """Whether Python code called: on a thread of the autograd engine the hook may be all there is."""
+    try:
+        sys._getframe(2)
+    except ValueError:
+        return False
+    return True
+
+
+def operation_named(name: str) -> tuple[str, _Operation]:
+    """An operation by its name in HookOpName."""
+    reduces_to = 0
+    if name.startswith("ALLREDUCE"):
+        reduces_to = _ALL_REDUCE
+    elif name.startswith("REDUCE_SCATTER"):
+        reduces_to = _REDUCE_SCATTER
+    return name, _Operation(name == "SEND", name == "RECV", reduces_to)
+
+
+def begin(
+    group: Group,
+    operation: tuple[str, _Operation],
+    inputs: list[Any],
+    outputs: list[Any],
+    root: int,
+    frame: Any,
+    flags: int = 0,
+) -> _Begun | None:
+    """Opens the span of an operation that is about to be issued; None if it has none of its own."""
+    name, what = operation
+    for other in steps.on_other_work:
+        other()
+    comm_id = group.comm_id if group.recording == switch.recording else group.register()
+    peer = microbatch = chunk = -1
+    tensors = inputs or outputs
+    payload_bytes = tensors[0].nbytes if len(tensors) == 1 else sum(tensor.nbytes for tensor in tensors)
+    origin = gradients.origin_of(frame)
+    if what.is_send or what.is_recv:
+        peer = group.members[root] if root >= 0 else -1
+        label = p2p_labels.take(tensors[0], what.is_send) if tensors else None
+        if label is not None:
+            kind, microbatch, chunk = label
+        elif _overrides.kinds is not None:
+            kind = _overrides.kinds.get(name, _COLLECTIVE)
+        else:
+            kind = _direction(group.members[group.rank], peer, what.is_send)
+    elif _overrides.kinds is not None:
+        kind = _overrides.kinds.get(name, _COLLECTIVE)
+    elif what.reduces_to and gradients.are_reduced(origin, frame, tensors):
+        kind = what.reduces_to
+        if origin == gradients.ENGINE:
+            compute.reduction_began()
+    else:
+        kind = _COLLECTIVE
+    outer = native.find_open(_COMMUNICATION)
+    if outer and outer not in _own_tokens:
+        native.annotate(outer, microbatch, chunk, 0, comm_id, peer, 0, payload_bytes)
+        return None
+    token = native.begin(kind, microbatch, chunk, 0, comm_id, peer, 0, payload_bytes, 0, flags)
+    if not token:
+        return None
+    _own_tokens.add(token)
+    address = 0
+    if origin == gradients.FUNCTIONAL:
+        address = (outputs or inputs)[0].data_ptr()
+    return _Begun(token, origin, address, bool(tensors) and tensors[0].is_cpu, _steps)
+
+
+def _direction(rank: int, peer: int, is_send: bool) -> int:
+    """Kind of a transfer that nobody has explained: towards higher ranks is forward. Both sides find the same."""
+    source, target = (rank, peer) if is_send else (peer, rank)
+    if source < target:
+        return _FORWARD_SEND if is_send else _FORWARD_RECV
+    return _BACKWARD_SEND if is_send else _BACKWARD_RECV
+
+
+def issued(begun: _Begun, work: Any) -> None:
+    """The operation has been issued: its span ends with the wait for this work, or now if there is none."""
+    if work is None:  # it was done inside the call
+        _end(begun.token, 0, WAIT_RETURN, 0)
+        return
+    if len(_pending) >= _MAX_PENDING:
+        _end_as_issued(next(iter(_pending)))
+    key = id(work)
+    if key in _pending:  # one work of several operations, as of coalesced ones
+        _end_as_issued(key)
+    _pending[key] = _Pending(begun.token, native.ticks(), work, _steps)
+    if begun.address:
+        _by_address[begun.address] = key
+    elif begun.origin != gradients.PYTHON and begun.is_on_cpu:
+        _end_with_future(key, work)
+
+
+def _end_with_future(key: int, work: Any) -> None:
+    def completed(_future: Any) -> None:
+        try:
+            pending = _pending.pop(key, None)
+            if pending is not None:
+                _end(pending.token, 0, WAIT_RETURN, 0)
+        except Exception as error:
+            failed("torch.c10d", error)
+
+    try:
+        work.get_future().add_done_callback(completed)
+    except Exception:  # this backend has none for this operation
+        return
+
+
+def wait(original: Callable[..., Any]) -> Callable[..., Any]:
+    """What `Work.wait` becomes."""
+
+    def wait_for_work(self: Any, *args: Any, **kwargs: Any) -> Any:
+        pending = _pending.pop(id(self), None)
+        if pending is None:
+            return original(self, *args, **kwargs)
+        try:
+            result = original(self, *args, **kwargs)
+        except BaseException:
+            _own_tokens.discard(pending.token)
+            native.abort(pending.token)
+            raise
+        _end(pending.token, 0, WAIT_RETURN, 0)
+        return result
+
+    return wait_for_work
+
+
+def waited_tensor(address: int) -> None:
+    """A functional collective's result, which lies there, has been waited for."""
+    key = _by_address.pop(address, 0)
+    pending = _pending.pop(key, None)
+    if pending is not None:
+        _end(pending.token, 0, WAIT_RETURN, 0)
+
+
+def waiting(original: Callable[..., Any], tensors_of: Callable[[Any], list[Any]]) -> Callable[..., Any]:
+    """What `wait_tensor` and `wait_tensors` of functional collectives become."""
+    is_compiling: Callable[[], bool] = sys.modules["torch"].compiler.is_compiling
+
+    def wait_for(waited: Any) -> Any:
+        if is_compiling() or not _by_address:
+            return original(waited)
+        result = original(waited)
+        try:
+            for tensor in tensors_of(waited):
+                waited_tensor(tensor.data_ptr())
+        except Exception as error:  # a tensor that is only being traced has no address
+            failed("torch.wait_tensor", error)
+        return result
+
+    return wait_for
+
+
+def _end(token: int, ticks: int, source: int, flags: int) -> None:
+    _own_tokens.discard(token)
+    native.end_at(token, ticks, source, flags)
+
+
+def _end_as_issued(key: int) -> None:
+    pending = _pending.pop(key, None)
+    if pending is not None:
+        _end(pending.token, pending.issued_ticks, HOST, NOT_WAITED)
+
+
+def abort(begun: _Begun | None) -> None:
+    """The operation could not be issued."""
+    if begun is not None:
+        _own_tokens.discard(begun.token)
+        native.abort(begun.token)
+
+
+def end_unwaited() -> None:
+    """At a step's end: works of the step before that nobody has waited for end where they had been issued."""
+    global _steps
+    _steps += 1
+    for group in groups.all_known():
+        if group.issued:
+            for op_id, begun in list(group.issued.items()):
+                if begun.step < _steps - 1:  # the operation raised, and torch called no post-hook
+                    del group.issued[op_id]
+                    abort(begun)
+    if _pending:
+        for key, pending in list(_pending.items()):
+            if pending.step < _steps - 1:
+                _end_as_issued(key)
+    if len(_by_address) > _MAX_PENDING:
+        _by_address.clear()
+
+
+def end_all() -> None:
+    """Before recording stops: all of them."""
+    for group in groups.all_known():
+        for begun in list(group.issued.values()):
+            abort(begun)
+        group.issued.clear()
+    for key in list(_pending):
+        _end_as_issued(key)
+    _by_address.clear()
+    _own_tokens.clear()

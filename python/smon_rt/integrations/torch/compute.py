@@ -1,0 +1,251 @@
+"""Forward and backward of plain (not pipelined) models, by microbatch.
+
+forward_compute is from the call of the outermost module with parameters to the call of backward, so the loss, which is
+mostly a function of the script, belongs to it; if anything else that is recorded comes between, it ended when the
+module returned. backward_compute is `torch.autograd.backward` up to the end of computing: what DDP waits for after that
+is its collectives' time. Calls without gradients are eval spans.
+
+Outermost modules are found by wrapping `Module.__call__`, which costs every module's call, for the first steps only;
+after that only the classes found then are wrapped. Whoever opens such a span himself (a script, a pipeline schedule) is
+left alone.
+
+Threading: the job's own threads.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from smon_rt._backend import native
+from smon_rt.integrations.state import FORWARD_ONLY, HOST, failed, mask, switch
+from smon_rt.integrations.torch import gradients, steps
+from smon_rt.kinds import KIND_NAMES
+
+__all__ = ["Roots", "backward", "close_forward", "step_ended", "take_backward_end"]
+
+_FORWARD, _BACKWARD, _EVAL = map(KIND_NAMES.index, ("forward_compute", "backward_compute", "eval"))
+#: Whoever has one of these open records what this module would.
+_COMPUTE = mask("forward_compute", "backward_compute", "forward_backward_combined", "eval", "startup")
+_DISCOVERY_STEPS = 3
+
+Call = Callable[..., Any]
+
+
+class _Running(threading.local):
+    """Of this thread: a module's call is one if no other is around it."""
+
+    is_inside = False
+    forward = 0
+    """Token of the forward that backward is awaited for."""
+    forward_end = 0
+    """When its module returned."""
+
+
+class _Counts:
+    """Of the current step."""
+
+    forwards = 0
+    backwards = 0
+
+
+_running = _Running()
+# When the autograd engine had computed all: ticks, 0 if nobody has noticed.
+_backward_end = 0
+_is_end_awaited = False
+
+
+class Roots:
+    """Wraps the calls of outermost modules, and puts everything back."""
+
+    def __init__(self, torch: Any) -> None:
+        self._module = torch.nn.Module
+        self._call: Call = self._module.__call__
+        self._is_compiling: Callable[[], bool] = torch.compiler.is_compiling
+        self._is_grad_enabled: Callable[[], bool] = torch.is_grad_enabled
+        self._classes: dict[type, tuple[Call | None, Call]] = {}
+        self._discovery = self._wrapped(self._call)
+        self._steps_left = 0
+
+    def discover(self, steps_count: int = _DISCOVERY_STEPS) -> None:
+        """For some steps every outermost call is noticed."""
+        if self._steps_left <= 0 and self._module.__call__ is self._call:
+            self._module.__call__ = self._discovery
+        self._steps_left = steps_count
+
+    def step_ended(self) -> None:
+        """Ends the discovery, or begins one: gradients came from a model that was not seen."""
+        if self._steps_left > 0:
+            self._steps_left -= 1
+            if self._steps_left == 0:
+                self._end_discovery()
+        elif _Counts.backwards > 0 and _Counts.forwards == 0:
+            self.discover(1)
+
+    def restore(self) -> None:
+        """Puts every `__call__` back, except where someone has replaced ours since."""
+        self._end_discovery()
+        self._steps_left = 0
+        for owner, (own_call, replacement) in self._classes.items():
+            if vars(owner).get("__call__") is replacement:
+                if own_call is None:
+                    del owner.__call__
+                else:
+                    owner.__call__ = own_call  # type: ignore[method-assign]
+        self._classes.clear()
+
+    def _end_discovery(self) -> None:
+        if self._module.__call__ is self._discovery:
+            self._module.__call__ = self._call
+
+    def _wrapped(self, original: Call) -> Call:
+        is_compiling, root_call = self._is_compiling, self._root_call
+
+        def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N807
+            # First what torch.compile takes for a constant, so that it sees a plain call in what it compiles.
+            if is_compiling() or _running.is_inside or not switch.is_on:
+                return original(self, *args, **kwargs)
+            return root_call(original, self, args, kwargs)
+
+        return __call__
+
+    def _root_call(self, original: Call, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        token = 0
+        is_eval = False
+        try:
+            if self._is_recorded(module):
+                is_eval = not self._is_grad_enabled()
+                token = _begin_eval() if is_eval else _begin_forward(module)
+        except Exception as error:
+            failed("torch.forward", error)
+        _running.is_inside = True
+        try:
+            result = original(module, *args, **kwargs)
+        except BaseException:
+            if token:
+                _running.forward = 0
+                native.abort(token)
+            raise
+        finally:
+            _running.is_inside = False
+        if is_eval:
+            native.end(token)
+        elif token:
+            _running.forward_end = native.ticks()
+        return result
+
+    def _is_recorded(self, module: Any) -> bool:
+        owner = type(module)
+        if owner not in self._classes:
+            if next(module.parameters(), None) is None:
+                return False  # a loss, a transform: no model
+            self._wrap_class(owner)
+        # Recomputed activations are part of the backward pass, on whichever thread.
+        return not gradients.is_in_backward()
+
+    def _wrap_class(self, owner: type) -> None:
+        if owner is self._module:
+            return
+        holder = next(cls for cls in owner.__mro__ if "__call__" in vars(cls))
+        original = self._call if holder is self._module else vars(holder)["__call__"]
+        own_call = original if holder is owner else None
+        replacement = self._wrapped(original)
+        try:
+            owner.__call__ = replacement  # type: ignore[method-assign]
+        except TypeError:  # not a class of Python
+            return
+        self._classes[owner] = own_call, replacement
+
+
+def _begin_forward(module: Any) -> int:
+    if _running.forward:
+        return _running.forward  # another part of the same microbatch's model
+    steps.begin_unless_explicit()
+    if native.find_open(_COMPUTE):
+        return 0
+    gradients.forward_ran(module)
+    token = native.begin(_FORWARD, _Counts.forwards, 0)
+    _Counts.forwards += 1
+    _running.forward = token
+    return token
+
+
+def _begin_eval() -> int:
+    close_forward()
+    if native.find_open(_COMPUTE):
+        return 0
+    return native.begin(_EVAL, -1, -1, 0, 0, -1, 0, 0, 0, FORWARD_ONLY)
+
+
+def close_forward(flags: int = 0) -> None:
+    """Something else begins: the forward that is still awaiting its backward ended when its module returned."""
+    token = _running.forward
+    if token and not _running.is_inside:
+        _running.forward = 0
+        native.end_at(token, _running.forward_end, HOST, flags)
+
+
+def backward(original: Call) -> Call:
+    """What `torch.autograd.backward` becomes."""
+    is_compiling: Callable[[], bool] = sys.modules["torch"].compiler.is_compiling
+
+    def recorded(*args: Any, **kwargs: Any) -> Any:
+        # One inside another belongs to it: recomputed activations.
+        if is_compiling() or not switch.is_on or gradients.is_in_backward():
+            return original(*args, **kwargs)
+        token = _begin_backward()
+        try:
+            result = original(*args, **kwargs)
+        except BaseException:
+            native.abort(token)
+            raise
+        if token:  # else whoever recorded it takes the end
+            native.end_at(token, take_backward_end(), HOST, 0)
+        gradients.backward_ended()
+        return result
+
+    return recorded
+
+
+def _begin_backward() -> int:
+    global _is_end_awaited, _backward_end
+    _is_end_awaited, _backward_end = False, 0
+    forward, _running.forward = _running.forward, 0
+    native.end(forward)
+    microbatch = min(_Counts.backwards, max(_Counts.forwards - 1, 0))
+    if native.find_open(_COMPUTE):
+        return 0
+    _Counts.backwards += 1
+    return native.begin(_BACKWARD, microbatch, 0)
+
+
+def reduction_began() -> None:
+    """The reducer issues its first collective of this backward pass: it will wait at the end, after computing.
+
+    The engine calls what is queued here in order, and the reducer queues its wait after its last collective.
+    """
+    global _is_end_awaited
+    if _is_end_awaited:
+        return
+    _is_end_awaited = True
+    sys.modules["torch"].autograd.Variable._execution_engine.queue_callback(_computed)
+
+
+def _computed() -> None:
+    global _backward_end
+    _backward_end = native.ticks()
+
+
+def take_backward_end() -> int:
+    """When the backward pass that ended last had computed all, before it waited for collectives; 0: when it ended."""
+    global _backward_end
+    ticks, _backward_end = _backward_end, 0
+    return ticks
+
+
+def step_ended() -> None:
+    """Counts of microbatches begin again."""
+    close_forward(FORWARD_ONLY)
+    _Counts.forwards = _Counts.backwards = 0

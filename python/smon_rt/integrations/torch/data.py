@@ -1,0 +1,41 @@
+"""data_loading: what the job waits for in the next() of a DataLoader."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from smon_rt._backend import native
+from smon_rt.integrations.state import failed, mask, switch
+from smon_rt.integrations.torch import steps
+from smon_rt.kinds import KIND_NAMES
+
+__all__ = ["next_batch"]
+
+_DATA_LOADING = KIND_NAMES.index("data_loading")
+_DATA_LOADING_MASK = mask("data_loading")
+
+
+def next_batch(original: Callable[..., Any]) -> Callable[..., Any]:
+    """What `_BaseDataLoaderIter.__next__` becomes. A call that finds no batch any more is marked aborted."""
+
+    def __next__(self: Any) -> Any:  # noqa: N807
+        if not switch.is_on:
+            return original(self)
+        token = 0
+        try:
+            for other in steps.on_other_work:
+                other()
+            if not native.find_open(_DATA_LOADING_MASK):
+                token = native.begin(_DATA_LOADING)
+        except Exception as error:
+            failed("torch.data", error)
+        try:
+            batch = original(self)
+        except BaseException:
+            native.abort(token)
+            raise
+        native.end(token)
+        return batch
+
+    return __next__

@@ -1,0 +1,256 @@
+"""Puts the hooks into torch once it is loaded, and takes them out again.
+
+Each is checked against what it expects; one that does not match is left out, and the header of the trace says why
+("hook.torch.NAME"; empty: installed).
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+import weakref
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+from smon_rt._backend import native
+from smon_rt.integrations import on_import, state
+from smon_rt.integrations.patches import Patches
+from smon_rt.integrations.torch import collectives, compute, data, fallback, fsdp, gradients, groups, steps
+
+__all__ = ["attach", "detach", "say_facts"]
+
+#: One for all groups: torch replaces a hook by another of its number.
+_HOOK_ID = int.from_bytes(b"smon_rt\0", "big")
+
+_C10D = "torch.distributed.distributed_c10d"
+_FUNCTIONAL = "torch.distributed._functional_collectives"
+_LOADER = "torch.utils.data.dataloader"
+_FSDP = "torch.distributed.fsdp._fully_shard._fsdp_param_group"
+
+
+class _Attached:
+    """What was put into torch."""
+
+    is_on = False
+    patches = Patches()
+    methods: ClassVar[list[tuple[Any, str, Any, Any]]] = []
+    handles: ClassVar[list[Any]] = []
+    roots: compute.Roots | None = None
+    facts: ClassVar[dict[str, str]] = {}
+
+
+#: Groups that have hooks: they keep them, since torch's list of hooks takes no lock.
+_hooked: weakref.WeakSet[Any] = weakref.WeakSet()
+
+
+def attach() -> None:
+    """Hooks into torch now, or when the job imports it. Twice is once.
+
+    No collective may be in flight in process groups that exist already.
+    """
+    if not _Attached.is_on:
+        _Attached.is_on = True
+        on_import.when_imported("torch", _attach_now)
+
+
+def detach() -> None:
+    """Puts every replaced name back. The hooks of process groups stay there, switched off."""
+    if not _Attached.is_on:
+        return
+    _Attached.is_on = False
+    for callback in (_attach_now, *_LATER.values()):
+        on_import.forget(callback)
+    collectives.end_all()
+    for handle in _Attached.handles:
+        handle.remove()
+    _Attached.handles.clear()
+    while _Attached.methods:
+        owner, name, original, replacement = _Attached.methods.pop()
+        if vars(owner).get(name) is replacement:
+            setattr(owner, name, original)
+    _Attached.patches.restore()
+    if _Attached.roots is not None:
+        _Attached.roots.restore()
+        _Attached.roots = None
+    for hooks, hook in _STATE_HOOKS:
+        if hook in hooks:
+            hooks.remove(hook)
+
+
+def say_facts() -> None:
+    """Which hooks there are, for the header of a trace."""
+    for key, reason in _Attached.facts.items():
+        native.set_fact(key, reason)
+
+
+def _attach_now() -> None:
+    for hooks, hook in _STATE_HOOKS:
+        hooks.append(hook)
+    gradients.learn_files()
+    _try("forward", _attach_forward)
+    _try("backward", _attach_backward)
+    _try("optimizer", _attach_optimizer)
+    _try("grad_scaler", _attach_scaler)
+    for module_name, attach_part in _LATER.items():
+        on_import.when_imported(module_name, attach_part)
+
+
+def _try(name: str, install: Callable[[], str]) -> None:
+    """Installs one hook; the reason why not becomes a fact."""
+    if not _Attached.is_on:
+        return
+    try:
+        reason = install()
+    except Exception as error:
+        reason = f"{type(error).__name__}: {error}"
+    key = f"hook.torch.{name}"
+    _Attached.facts[key] = reason[:200]
+    native.set_fact(key, reason[:200])
+
+
+def _replace(owner: Any, name: str, replacement: Callable[..., Any]) -> None:
+    """Replaces a method of a class in C++."""
+    original = vars(owner)[name]
+    functools.update_wrapper(replacement, getattr(owner, name))
+    setattr(owner, name, replacement)
+    _Attached.methods.append((owner, name, original, replacement))
+
+
+def _attach_forward() -> str:
+    _Attached.roots = compute.Roots(sys.modules["torch"])
+    _Attached.roots.discover()
+    return ""
+
+
+def _attach_backward() -> str:
+    autograd = sys.modules["torch.autograd"]
+    return _Attached.patches.wrap(autograd, "backward", ("tensors", "grad_tensors"), compute.backward)
+
+
+def _attach_optimizer() -> str:
+    optimizer = sys.modules["torch.optim.optimizer"]
+    before = getattr(optimizer, "register_optimizer_step_pre_hook", None)
+    after = getattr(optimizer, "register_optimizer_step_post_hook", None)
+    if before is None or after is None:
+        return "torch.optim.optimizer.register_optimizer_step_pre_hook is not there"
+    _Attached.handles += [before(steps.before_step), after(steps.after_step)]
+    return ""
+
+
+def _attach_scaler() -> str:
+    scaler = sys.modules["torch.amp.grad_scaler"].GradScaler
+    return _Attached.patches.wrap(scaler, "step", ("self", "optimizer"), steps.scaler_step)
+
+
+def _attach_groups() -> None:
+    _try("c10d", _attach_c10d)
+    _try("work_wait", _attach_wait)
+
+
+def _attach_c10d() -> str:
+    c10d = sys.modules.get(_C10D)
+    owner = getattr(sys.modules.get("torch._C._distributed_c10d"), "ProcessGroup", None)
+    if c10d is None or owner is None:
+        return "this torch has no torch.distributed"
+    names = getattr(sys.modules["torch._C._distributed_c10d"], "HookOpName", None)
+    if names is None or not hasattr(owner, "register_pre_hook") or not hasattr(owner, "register_post_hook"):
+        reason = fallback.install(owner, _replace)
+        return reason or "process groups of this torch take no hooks: their methods are wrapped instead"
+    if "hook_id" not in str(owner.register_pre_hook.__doc__):
+        return "ProcessGroup.register_pre_hook takes other arguments"
+    collectives.learn_names(names)
+    expected = ("group_size", "group_rank", "global_ranks_in_group")
+    reason = _Attached.patches.wrap(c10d, "_new_process_group_helper", expected, _watch_new_groups)
+    for process_group, ranks in groups.existing():
+        _hook(process_group, ranks)
+    return reason
+
+
+def _watch_new_groups(original: Callable[..., Any]) -> Callable[..., Any]:
+    def _new_process_group_helper(
+        group_size: int, group_rank: int, global_ranks_in_group: list[int], *args: Any, **kwargs: Any
+    ) -> Any:
+        result = original(group_size, group_rank, global_ranks_in_group, *args, **kwargs)
+        try:
+            process_group = result[0] if isinstance(result, tuple) else result
+            if hasattr(process_group, "register_pre_hook"):  # this rank is a member
+                _hook(process_group, list(global_ranks_in_group) or list(range(group_size)))
+        except Exception as error:
+            state.failed("torch.c10d", error)
+        return result
+
+    return _new_process_group_helper
+
+
+def _hook(process_group: Any, ranks: list[int]) -> None:
+    if process_group in _hooked:
+        return
+    before, after = collectives.make_hooks(groups.describe(process_group, ranks))
+    process_group.register_pre_hook(_HOOK_ID, before)
+    process_group.register_post_hook(_HOOK_ID, after)
+    _hooked.add(process_group)
+
+
+def _attach_wait() -> str:
+    work = getattr(sys.modules.get("torch._C._distributed_c10d"), "Work", None)
+    if work is None:
+        return "this torch has no torch.distributed"
+    if "wait(self" not in str(work.wait.__doc__):
+        return "Work.wait takes other arguments"
+    _replace(work, "wait", collectives.wait(work.wait))
+    return ""
+
+
+def _attach_functional() -> None:
+    module = sys.modules[_FUNCTIONAL]
+
+    def one(original: Callable[..., Any]) -> Callable[..., Any]:
+        return collectives.waiting(original, lambda tensor: [tensor])
+
+    _try("wait_tensor", lambda: _Attached.patches.wrap(module, "wait_tensor", ("tensor",), one))
+    if hasattr(module, "wait_tensors"):
+
+        def several(original: Callable[..., Any]) -> Callable[..., Any]:
+            return collectives.waiting(original, list)
+
+        _try("wait_tensors", lambda: _Attached.patches.wrap(module, "wait_tensors", ("tensors",), several))
+
+
+def _attach_data() -> None:
+    iterator = sys.modules[_LOADER]._BaseDataLoaderIter
+    _try("data", lambda: _Attached.patches.wrap(iterator, "__next__", ("self",), data.next_batch))
+
+
+def _attach_fsdp() -> None:
+    module = sys.modules[_FSDP]
+    gather, reduce = ("fsdp_params", "group"), ("fsdp_params", "unsharded_grads", "reduce_scatter_group")
+    _try("fsdp_all_gather", lambda: _Attached.patches.wrap(module, "foreach_all_gather", gather, fsdp.all_gather))
+    _try("fsdp_reduce", lambda: _Attached.patches.wrap(module, "foreach_reduce", reduce, fsdp.reduce))
+
+
+def _step_ended() -> None:
+    if _Attached.roots is not None:
+        _Attached.roots.step_ended()
+    compute.step_ended()
+    steps.step_ended()
+    collectives.end_unwaited()
+
+
+def _stopping() -> None:
+    compute.close_forward()
+    collectives.end_all()
+    steps.reset()
+
+
+#: Modules that jobs may import later than torch, or never → what is put into them
+_LATER: dict[str, Callable[[], None]] = {
+    _C10D: _attach_groups,
+    _FUNCTIONAL: _attach_functional,
+    _LOADER: _attach_data,
+    _FSDP: _attach_fsdp,
+}
+_STATE_HOOKS: tuple[tuple[list[Callable[[], None]], Callable[[], None]], ...] = (
+    (state.on_step_end, _step_ended),
+    (state.on_stop, _stopping),
+    (steps.on_other_work, compute.close_forward),
+)
