@@ -3,7 +3,6 @@
 #include "api/smon_rt.h"
 
 #include <algorithm>
-#include <bit>
 #include <cstddef>
 #include <cstring>
 #include <string>
@@ -33,9 +32,9 @@ static_assert(offsetof(smon_span_ids, flags) == offsetof(SpanIds, flags));
 
 constexpr SpanIds kNoIds;
 
-SpanIds to_ids(const smon_span_ids* ids) {
-  if (ids == nullptr) return kNoIds;
-  return std::bit_cast<SpanIds>(*ids);
+/// Not copied: a copy reads in wide words what the caller has just written in narrow ones, and would have to wait.
+const SpanIds& to_ids(const smon_span_ids* ids) {
+  return ids == nullptr ? kNoIds : *reinterpret_cast<const SpanIds*>(ids);
 }
 
 /// What a control function does when even an error cannot be put into words.
@@ -153,7 +152,7 @@ smon_token smon_begin(smon_kind kind, const smon_span_ids* ids) {
   if (!smon_rt::is_recording()) return 0;
   Recorder* recorder = Runtime::recorder();
   if (recorder == nullptr) return 0;
-  return recorder->begin(static_cast<smon_rt::Kind>(kind), smon_rt::to_ids(ids));
+  return recorder->begin_recording(static_cast<smon_rt::Kind>(kind), smon_rt::to_ids(ids));
 }
 
 void smon_end(smon_token token) {

@@ -121,6 +121,7 @@ struct OpenSlot {
   static constexpr std::uint32_t kOpen = 1;
   static constexpr std::uint32_t kEnding = 2;
   static constexpr std::uint32_t kStateMask = 3;
+  static constexpr std::uint32_t kGeneration = kStateMask + 1;  // what a new generation adds to the state
 };
 
 /// Sequence numbers of a communicator on this rank. Three-valued: what cannot be known stays 0.

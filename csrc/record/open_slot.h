@@ -12,7 +12,45 @@
 
 namespace smon_rt {
 
-/// Replaces the span of a slot. One writer at a time.
+/// Opens a free slot for a span; its new state. By the thread that the slot belongs to.
+///
+/// No seqlock: the state is one. It is free until the words are there and has a new generation after, so whoever found
+/// the span of before, or half of this one, finds another state when looking again.
+inline std::uint32_t open_slot(OpenSlot& slot, const OpenWords& words, bool is_recorded) noexcept {
+  const std::uint32_t state = slot.state.load(std::memory_order_relaxed) + OpenSlot::kGeneration + OpenSlot::kOpen;
+  slot.is_recorded.store(is_recorded ? 1 : 0, std::memory_order_relaxed);
+  // release: who sees a new word sees that the slot was freed; pairs with the acquire loads in load_slot_span().
+  store_word<std::memory_order_release>(slot.span, span_word::kStart, words.start);
+  store_word<std::memory_order_release>(slot.span, span_word::kStepKindFlags, words.step_kind_flags);
+  store_word<std::memory_order_release>(slot.span, span_word::kIndices, words.indices);
+  store_word<std::memory_order_release>(slot.span, span_word::kNamePayload, words.name_payload);
+  store_word<std::memory_order_release>(slot.span, span_word::kSequencePeer, words.sequence_peer);
+  // release: pairs with the acquire of whoever ends or reads the span.
+  slot.state.store(state, std::memory_order_release);
+  return state;
+}
+
+/// The kind of an open span, as a number below 32: kinds are checked before a span opens.
+inline unsigned open_kind(const OpenSlot& slot) noexcept {
+  const std::uint64_t word = load_word<std::memory_order_relaxed>(slot.span, span_word::kStepKindFlags);
+  return static_cast<unsigned>(word >> span_word::kKindShift & 31);
+}
+
+/// The span of a slot as it goes into a ring, by who has won its end.
+inline SpanWords ended_span(const OpenSlot& slot, std::int64_t end_ticks, std::uint16_t more_flags) noexcept {
+  const auto load = [&](std::size_t at) { return load_word<std::memory_order_acquire>(slot.span, at); };
+  SpanWords words{};
+  words[span_word::kStart] = load(span_word::kStart);
+  words[span_word::kEnd] = static_cast<std::uint64_t>(end_ticks);
+  words[span_word::kStepKindFlags] = load(span_word::kStepKindFlags) | std::uint64_t{more_flags}
+                                                                           << span_word::kFlagsShift;
+  words[span_word::kIndices] = load(span_word::kIndices);
+  words[span_word::kNamePayload] = load(span_word::kNamePayload);
+  words[span_word::kSequencePeer] = load(span_word::kSequencePeer);
+  return words;
+}
+
+/// Replaces the span of an open slot. One writer at a time.
 inline void write_slot_span(OpenSlot& slot, const SpanWords& words) noexcept {
   const auto sequence = slot.sequence.load(std::memory_order_relaxed);
   slot.sequence.store(sequence + 1, std::memory_order_relaxed);

@@ -12,17 +12,15 @@ namespace smon_rt {
 
 namespace {
 
-constexpr std::uint32_t kMaxGeneration = 0xffff'ffff / (OpenSlot::kStateMask + 1);
-constexpr std::uint64_t kSampledBit = 1;
 constexpr std::uint16_t kMaxOpIndex = 0xffff;  // saturates
-constexpr int kStateBits = 2;
-constexpr int kTimeSourceShift = offsetof(Span, time_source) % 8 * 8;
+// Bits of a token that are the same in all tokens of a thread's spans: whose they are, and that they were open.
+constexpr Token kOwnBits = ~Token{0} << 48 | OpenSlot::kStateMask;
 
 // The recorder whose arena a forked child has to let go of.
 constinit std::atomic<Recorder*> g_recorder{nullptr};
 
-constexpr Token make_token(const ThreadSlots& thread, std::uint16_t slot, std::uint32_t generation) {
-  return thread.token_base | Token{slot} << 32 | generation;
+constexpr Token make_token(const ThreadSlots& thread, std::uint16_t slot, std::uint32_t open_state) {
+  return thread.token_base | Token{slot} << 32 | open_state;
 }
 
 constexpr std::uint16_t slot_index_of(Token token) {
@@ -43,21 +41,18 @@ constexpr bool is_host_kind(Kind kind) {
   return number < 64 && (kHostKinds >> number & 1) != 0;
 }
 
-constexpr std::uint32_t step_of(std::uint64_t word) {
-  return static_cast<std::uint32_t>(word >> 32);
-}
-
-constexpr std::uint16_t flags_of(std::uint64_t word) {
-  return static_cast<std::uint16_t>(word >> 16);
-}
-
 /// The count in the lower half, as far as it fits.
 constexpr std::uint16_t saturated(std::uint64_t index) {
   return static_cast<std::uint16_t>(std::min<std::uint64_t>(index & 0xffff'ffff, kMaxOpIndex));
 }
 
-constexpr std::uint64_t step_word(std::uint32_t step, std::uint16_t flags, bool is_sampled) {
-  return std::uint64_t{step} << 32 | std::uint64_t{flags} << 16 | (is_sampled ? kSampledBit : 0);
+constexpr std::uint32_t open_state_of(Token token) {
+  return static_cast<std::uint32_t>(token);
+}
+
+/// Written in the caller's words of 16 bits: read as they were written, since a wider load would have to wait for them.
+constexpr std::uint64_t indices_of(const SpanIds& ids, std::uint16_t op_index) {
+  return pack_indices(ids.microbatch, ids.chunk, op_index, ids.track_id);
 }
 
 void count(std::atomic<std::uint64_t>& counter) noexcept {
@@ -92,7 +87,7 @@ Recorder::Recorder(const RecorderOptions& options, std::unique_ptr<Arena> arena)
   header().clock.source = static_cast<std::uint32_t>(clock_.source());
   // Before the first step spans belong to step 0, as our count has it, and are kept like those of the first steps.
   const bool is_sampled = options.sampling.always_steps > 0 || options.sampling.sample_ratio > 0;
-  step_word_.store(step_word(0, span_flag::kStepCounted, is_sampled), std::memory_order_relaxed);
+  step_word_.store(step_word::make(0, span_flag::kStepCounted, is_sampled), std::memory_order_relaxed);
   header().is_sampled.store(is_sampled ? 1 : 0, std::memory_order_relaxed);
 }
 
@@ -136,25 +131,22 @@ std::uint64_t Recorder::dropped_spans() const noexcept {
   return sum;
 }
 
-std::uint16_t Recorder::OpCount::next(std::uint32_t step) noexcept {
-  const std::uint64_t now = count.load(std::memory_order_relaxed);
-  const std::uint64_t index = step_of(now) == step ? now : std::uint64_t{step} << 32;
-  count.store(index + 1, std::memory_order_relaxed);
-  return saturated(index);
-}
-
 std::uint16_t Recorder::OpCount::next_shared(std::uint32_t step, std::uint16_t thread) noexcept {
   std::uint16_t who = owner.load(std::memory_order_relaxed);
   if (who == kNobody && thread != kNoThread && owner.compare_exchange_strong(who, thread, std::memory_order_relaxed)) {
     who = thread;
   }
-  if (who == thread && thread != kNoThread) return next(step);
+  if (who == thread && thread != kNoThread) {
+    const std::uint64_t index = in_step(step);
+    count.store(index + 1, std::memory_order_relaxed);
+    return saturated(index);
+  }
   // From the first time that two threads launch ops of one kind, they all count atomically.
   owner.store(kShared, std::memory_order_relaxed);
   std::uint64_t now = count.load(std::memory_order_relaxed);
   std::uint64_t index;
   do {
-    index = step_of(now) == step ? now : std::uint64_t{step} << 32;
+    index = now >> 32 == step ? now : std::uint64_t{step} << 32;
   } while (!count.compare_exchange_weak(now, index + 1, std::memory_order_relaxed));
   return saturated(index);
 }
@@ -170,24 +162,39 @@ std::uint32_t Recorder::enqueue(Kind kind, const SpanIds& ids, std::int64_t now_
 }
 
 Token Recorder::begin_recording(Kind kind, const SpanIds& ids) noexcept {
-  // The short way calls nothing, so that nothing is saved and restored; what is not usual takes the long one.
+  // The short way: little enough that no register has to be saved. What is not usual takes the long one.
   const std::uint64_t word = step_word_.load(std::memory_order_relaxed);
-  ThreadSlots* thread = ThreadRegistry::current(epoch_);
-  if (thread == nullptr || thread->free_count == 0 || !is_host_kind(kind) || ids.payload_bytes > kMaxPayloadBytes ||
+  ThreadSlots& thread = ThreadRegistry::last();
+  if (thread.epoch != epoch_ || thread.free_count == 0 || !is_host_kind(kind) || ids.payload_bytes != 0) [[unlikely]] {
+    return begin_any(kind, ids);
+  }
+  if (step_word::is_sampled(word)) return begin_sampled(kind, ids, thread, word);
+  const std::uint16_t index = thread.take_slot();
+  const OpenWords words{.start = 0,
+                        .step_kind_flags = word | pack_step(0, kind, ids.flags),
+                        .indices = indices_of(ids, 0),
+                        .name_payload = ids.name_id,
+                        .sequence_peer = pack_sequence_peer(0, ids.peer)};
+  return make_token(thread, index, open_slot(thread.slots[index], words, false));
+}
+
+Token Recorder::begin_sampled(Kind kind, const SpanIds& ids, ThreadSlots& thread, std::uint64_t word) noexcept {
+  OpCount& ops = op_counts_[static_cast<std::size_t>(kind)];
+  const std::uint64_t op_index = ops.in_step(step_word::step_of(word));
+  if (ops.owner.load(std::memory_order_relaxed) != thread.index || (op_index & 0xffff'ffff) >= kMaxOpIndex ||
       !has_counter_) [[unlikely]] {
     return begin_any(kind, ids);
   }
-  Opening opening{.word = word, .flags = flags_of(word), .name_or_comm_id = ids.name_id};
-  if ((word & kSampledBit) != 0) {
-    OpCount& ops = op_counts_[static_cast<std::size_t>(kind)];
-    if (ops.owner.load(std::memory_order_relaxed) != thread->index) [[unlikely]]
-      return begin_any(kind, ids);
-    opening.op_index = ops.next(step_of(word));
-    // The line that end() writes is seldom in the first cache: fetched meanwhile.
-    __builtin_prefetch(&thread->ring[thread->write_index & thread->ring_mask], 1);
-    opening.start_ticks = Clock::counter_ticks();
-  }
-  return open(*thread, kind, ids, opening);
+  ops.count.store(op_index + 1, std::memory_order_relaxed);
+  // The line that end() writes is seldom in the first cache: fetched meanwhile.
+  __builtin_prefetch(&thread.ring[thread.write_index & thread.ring_mask], 1);
+  const std::uint16_t index = thread.take_slot();
+  const OpenWords words{.start = static_cast<std::uint64_t>(Clock::counter_ticks()),
+                        .step_kind_flags = step_word::of_span(word, kind, ids.flags),
+                        .indices = indices_of(ids, static_cast<std::uint16_t>(op_index)),
+                        .name_payload = ids.name_id,
+                        .sequence_peer = pack_sequence_peer(0, ids.peer)};
+  return make_token(thread, index, open_slot(thread.slots[index], words, true));
 }
 
 Token Recorder::begin_any(Kind kind, const SpanIds& ids) noexcept {
@@ -196,58 +203,44 @@ Token Recorder::begin_any(Kind kind, const SpanIds& ids) noexcept {
     return 0;
   }
   const std::uint64_t word = step_word_.load(std::memory_order_relaxed);
-  const bool is_sampled = (word & kSampledBit) != 0;
+  const bool is_sampled = step_word::is_sampled(word);
   const bool is_comm = is_communication(kind);
-  Opening opening{.word = word, .flags = flags_of(word), .name_or_comm_id = is_comm ? ids.comm_id : ids.name_id};
   // Everything is counted before anything is dropped: a number is a launch, not a record of one. A hung op must show
   // since when it waits, so for communication the clock is read in every step.
+  std::int64_t start_ticks = 0;
+  std::uint32_t comm_seq = 0;
   if (is_comm) {
-    opening.start_ticks = clock_.ticks();
-    opening.comm_seq = ids.comm_id != kNoId ? enqueue(kind, ids, opening.start_ticks) : ids.comm_seq;
+    start_ticks = clock_.ticks();
+    comm_seq = ids.comm_id != kNoId ? enqueue(kind, ids, start_ticks) : ids.comm_seq;
   }
   ThreadSlots* thread = this->thread();
+  std::uint16_t op_index = 0;
   if (is_sampled) {
     OpCount& ops = op_counts_[static_cast<std::size_t>(kind)];
-    opening.op_index = ops.next_shared(step_of(word), thread != nullptr ? thread->index : OpCount::kNoThread);
+    op_index = ops.next_shared(step_word::step_of(word), thread != nullptr ? thread->index : OpCount::kNoThread);
   }
-  if (ids.payload_bytes > kMaxPayloadBytes) opening.flags |= span_flag::kSaturated;
   if (thread == nullptr || (thread->free_count == 0 && !thread->collect_remote_frees())) {
     drop(kind);
     return 0;
   }
-  if (is_sampled && !is_comm) opening.start_ticks = clock_.ticks();
-  return open(*thread, kind, ids, opening);
-}
-
-[[gnu::always_inline]] inline Token Recorder::open(ThreadSlots& thread, Kind kind, const SpanIds& ids,
-                                                   const Opening& opening) noexcept {
-  const std::uint16_t index = thread.free_slots[--thread.free_count];
-  OpenSlot& slot = thread.slots[index];
-  const std::uint32_t generation = ((slot.state.load(std::memory_order_relaxed) >> kStateBits) + 1) & kMaxGeneration;
-  slot.is_recorded.store(static_cast<std::uint32_t>(opening.word & kSampledBit), std::memory_order_relaxed);
-  auto flags = static_cast<std::uint16_t>(opening.flags | ids.flags);
-  if (opening.op_index == kMaxOpIndex) [[unlikely]]
-    flags |= span_flag::kSaturated;
-  SpanWords words{};
-  words[span_word::kStart] = static_cast<std::uint64_t>(opening.start_ticks);
-  words[span_word::kStepKindFlags] = pack_step(step_of(opening.word), kind, flags);
-  words[span_word::kIndices] = pack_indices(ids.microbatch, ids.chunk, opening.op_index, ids.track_id);
-  words[span_word::kNamePayload] =
-      pack_name_payload(opening.name_or_comm_id, std::min(ids.payload_bytes, kMaxPayloadBytes));
-  words[span_word::kSequencePeer] = pack_sequence_peer(opening.comm_seq, ids.peer);
-  write_slot_span(slot, words);
-  // release: pairs with the acquire of whoever ends or reads the span.
-  slot.state.store(generation << kStateBits | OpenSlot::kOpen, std::memory_order_release);
-  thread.push_open(index);
-  return make_token(thread, index, generation);
+  if (is_sampled && !is_comm) start_ticks = clock_.ticks();
+  const bool is_saturated = op_index == kMaxOpIndex || ids.payload_bytes > kMaxPayloadBytes;
+  const auto flags = static_cast<std::uint16_t>(ids.flags | (is_saturated ? span_flag::kSaturated : 0));
+  const std::uint16_t index = thread->take_slot();
+  const OpenWords words{.start = static_cast<std::uint64_t>(start_ticks),
+                        .step_kind_flags = step_word::of_span(word, kind, flags),
+                        .indices = indices_of(ids, op_index),
+                        .name_payload = pack_name_payload(is_comm ? ids.comm_id : ids.name_id,
+                                                          std::min(ids.payload_bytes, kMaxPayloadBytes)),
+                        .sequence_peer = pack_sequence_peer(comm_seq, ids.peer)};
+  return make_token(*thread, index, open_slot(thread->slots[index], words, is_sampled));
 }
 
 OpenSlot* Recorder::slot_of(Token token, ThreadSlots** owner) noexcept {
   const auto thread = static_cast<std::size_t>(token >> 48 & 0xff);
-  const auto slot = static_cast<std::uint32_t>(token >> 32 & 0xffff);
-  const auto generation = static_cast<std::uint32_t>(token);
+  const std::uint16_t slot = slot_index_of(token);
   const bool is_ours = static_cast<std::uint8_t>(token >> 56) == nonce_ && thread < registry_->size() &&
-                       slot < (*registry_)[thread].slot_count && generation <= kMaxGeneration;
+                       slot < (*registry_)[thread].slot_count && (token & OpenSlot::kStateMask) == OpenSlot::kOpen;
   if (!is_ours) [[unlikely]] {
     count(header().losses.foreign_tokens);
     return nullptr;
@@ -262,70 +255,68 @@ void Recorder::push(ThreadSlots* thread, const SpanWords& words) noexcept {
 }
 
 void Recorder::end_recording(Token token, std::uint16_t flags) noexcept {
-  // The short way: by the thread that began the span, whose tokens have its upper bits.
-  ThreadSlots* thread = ThreadRegistry::current(epoch_);
+  // The short way: by the thread that began the span.
+  ThreadSlots& thread = ThreadRegistry::last();
   const std::uint16_t index = slot_index_of(token);
-  const auto generation = static_cast<std::uint32_t>(token);
-  if (thread == nullptr || (token ^ thread->token_base) >> 48 != 0 || index >= thread->slot_count ||
-      generation > kMaxGeneration || !has_counter_) [[unlikely]] {
+  if (thread.epoch != epoch_ || ((token ^ thread.token_base) & kOwnBits) != OpenSlot::kOpen ||
+      index >= thread.slot_count) [[unlikely]] {
     return end_any(token, flags);
   }
-  OpenSlot& slot = thread->slots[index];
-  const bool is_recorded = slot.is_recorded.load(std::memory_order_relaxed) != 0;
-  const std::int64_t now_ticks = is_recorded ? Clock::counter_ticks() : 0;
-  if (!win_end(slot, generation)) [[unlikely]]
-    return;
-  if (is_recorded) {
-    SpanWords words = load_slot_span(slot);
-    words[span_word::kEnd] = static_cast<std::uint64_t>(now_ticks);
-    words[span_word::kStepKindFlags] |= std::uint64_t{flags} << span_word::kFlagsShift;
-    if (!thread->push(words)) [[unlikely]]
-      drop(kind_of(words));
-  }
+  OpenSlot& slot = thread.slots[index];
+  if (slot.is_recorded.load(std::memory_order_relaxed) != 0) return end_sampled(token, flags, thread);
+  if (!win_end(slot, token)) [[unlikely]]
+    return count_stale_token();
   // release: pairs with the acquire of readers that copy the slot; the owner itself needs none.
-  slot.state.store(generation << kStateBits | OpenSlot::kFree, std::memory_order_release);
-  thread->remove_open(index);
-  thread->free_slots[thread->free_count++] = index;
+  slot.state.store(open_state_of(token) - OpenSlot::kOpen + OpenSlot::kFree, std::memory_order_release);
+  thread.give_back(index);
 }
 
-[[gnu::always_inline]] inline bool Recorder::win_end(OpenSlot& slot, std::uint32_t generation) noexcept {
-  std::uint32_t expected = generation << kStateBits | OpenSlot::kOpen;
+void Recorder::end_sampled(Token token, std::uint16_t flags, ThreadSlots& thread) noexcept {
+  // As in begin_recording(): what calls anything is elsewhere, also what finds out whether a ring is really full.
+  if (!thread.seems_to_have_room() || !has_counter_) [[unlikely]]
+    return end_any(token, flags);
+  const std::int64_t now_ticks = Clock::counter_ticks();
+  const std::uint16_t index = slot_index_of(token);
+  OpenSlot& slot = thread.slots[index];
+  if (!win_end(slot, token)) [[unlikely]]
+    return count_stale_token();
+  thread.push_into_room(ended_span(slot, now_ticks, flags));
+  // release: as in end_recording(). After the push: killed in between, the span is in the ring, and no longer open.
+  slot.state.store(open_state_of(token) - OpenSlot::kOpen + OpenSlot::kFree, std::memory_order_release);
+  thread.give_back(index);
+}
+
+[[gnu::always_inline]] inline bool Recorder::win_end(OpenSlot& slot, Token token) noexcept {
+  std::uint32_t expected = open_state_of(token);
   // acquire: pairs with the release that opened the slot, perhaps on another thread. Of two ends one wins.
-  if (slot.state.compare_exchange_strong(expected, generation << kStateBits | OpenSlot::kEnding,
-                                         std::memory_order_acquire, std::memory_order_relaxed)) [[likely]] {
-    return true;
-  }
+  return slot.state.compare_exchange_strong(expected, expected - OpenSlot::kOpen + OpenSlot::kEnding,
+                                            std::memory_order_acquire, std::memory_order_relaxed);
+}
+
+void Recorder::count_stale_token() noexcept {
   count(header().losses.stale_tokens);
-  return false;
 }
 
 void Recorder::end_any(Token token, std::uint16_t flags, std::int64_t ticks, TimeSource source) noexcept {
   ThreadSlots* owner;
   OpenSlot* slot = slot_of(token, &owner);
   if (slot == nullptr) return;
-  const std::int64_t now_ticks = clock_.ticks();
-  const auto generation = static_cast<std::uint32_t>(token);
-  if (!win_end(*slot, generation)) return;
+  const std::int64_t end_ticks = ticks != 0 ? ticks : clock_.ticks();
+  if (!win_end(*slot, token)) return count_stale_token();
   ThreadSlots* thread = registry_->current();
   if (slot->is_recorded.load(std::memory_order_relaxed) != 0) {
-    SpanWords words = load_slot_span(*slot);
-    const auto start_ticks = static_cast<std::int64_t>(words[span_word::kStart]);
-    const std::int64_t end_ticks = ticks != 0 ? std::max(std::min(ticks, now_ticks), start_ticks) : now_ticks;
-    words[span_word::kEnd] = static_cast<std::uint64_t>(end_ticks);
-    words[span_word::kStepKindFlags] |= static_cast<std::uint64_t>(source) << kTimeSourceShift;
     if (thread != owner) {
       flags |= span_flag::kOtherThread;
       if (thread == nullptr) thread = registry_->attach();
     }
-    words[span_word::kStepKindFlags] |= std::uint64_t{flags} << span_word::kFlagsShift;
+    SpanWords words = ended_span(*slot, end_ticks, flags);
+    words[span_word::kStepKindFlags] |= pack_time_source(source);
     push(thread, words);
   }
   // release: pairs with the acquire of the owner, which may write the slot again.
-  slot->state.store(generation << kStateBits | OpenSlot::kFree, std::memory_order_release);
-  const std::uint16_t index = slot_index_of(token);
+  slot->state.store(open_state_of(token) - OpenSlot::kOpen + OpenSlot::kFree, std::memory_order_release);
   if (thread == owner) {
-    thread->remove_open(index);
-    thread->free_slots[thread->free_count++] = index;
+    thread->give_back(slot_index_of(token));
   } else {
     owner->remote_frees.fetch_add(1, std::memory_order_relaxed);
   }
@@ -336,9 +327,8 @@ void Recorder::annotate(Token token, const SpanIds& ids) noexcept {
   ThreadSlots* owner;
   OpenSlot* slot = slot_of(token, &owner);
   if (slot == nullptr) return;
-  const auto open = static_cast<std::uint32_t>(token) << kStateBits | OpenSlot::kOpen;
   // acquire: pairs with the release that opened the slot.
-  if (slot->state.load(std::memory_order_acquire) != open) return count(header().losses.stale_tokens);
+  if (slot->state.load(std::memory_order_acquire) != open_state_of(token)) return count_stale_token();
   Span span = to_span(load_slot_span(*slot));
   const bool is_comm = is_communication(span.kind);
   if (ids.microbatch != kNoIndex) span.microbatch = ids.microbatch;
@@ -360,29 +350,21 @@ void Recorder::annotate(Token token, const SpanIds& ids) noexcept {
 }
 
 Token Recorder::current() noexcept {
-  if (!is_recording()) return 0;
-  ThreadSlots* thread = registry_->current();
-  if (thread == nullptr) return 0;
-  while (thread->top != ThreadSlots::kNone) {
-    const std::uint16_t index = thread->top;
-    const std::uint32_t state = thread->slots[index].state.load(std::memory_order_relaxed);
-    if ((state & OpenSlot::kStateMask) == OpenSlot::kOpen) {
-      return make_token(*thread, index, state >> kStateBits);
-    }
-    thread->remove_open(index);  // ended by another thread
-  }
-  return 0;
+  return find_open(~std::uint32_t{0});
 }
 
 Token Recorder::find_open(std::uint32_t kinds) noexcept {
   if (!is_recording()) return 0;
   ThreadSlots* thread = registry_->current();
   if (thread == nullptr) return 0;
-  for (std::uint16_t index = thread->top; index != ThreadSlots::kNone; index = thread->links[index].below) {
-    const std::uint32_t state = thread->slots[index].state.load(std::memory_order_relaxed);
-    if ((state & OpenSlot::kStateMask) != OpenSlot::kOpen) continue;  // ended by another thread
-    const auto kind = static_cast<unsigned>(kind_of(load_slot_span(thread->slots[index])));
-    if ((kinds >> kind & 1) != 0) return make_token(*thread, index, state >> kStateBits);
+  for (std::uint32_t i = thread->free_count; i < thread->own_end; ++i) {
+    const std::uint16_t index = thread->order[i];
+    const OpenSlot& slot = thread->slots[index];
+    // acquire: pairs with the release that freed the slot, on another thread.
+    const std::uint32_t state = slot.state.load(std::memory_order_acquire);
+    if ((state & OpenSlot::kStateMask) == OpenSlot::kFree && i == thread->free_count) ++thread->free_count;
+    if ((state & OpenSlot::kStateMask) != OpenSlot::kOpen) continue;
+    if ((kinds >> open_kind(slot) & 1) != 0) return make_token(*thread, index, state);
   }
   return 0;
 }
@@ -392,9 +374,9 @@ void Recorder::metric(std::uint16_t name_id, double value) noexcept {
   const std::uint64_t word = step_word_.load(std::memory_order_relaxed);
   Span span;
   span.start = span.end = clock_.ticks();
-  span.step = step_of(word);
+  span.step = step_word::step_of(word);
   span.kind = Kind::kMetric;
-  span.flags = flags_of(word);
+  span.flags = step_word::flags_of(word);
   span.name_or_comm_id = name_id;
   span.set_metric_value(value);
   push(thread(), to_words(span));

@@ -37,8 +37,31 @@ struct SpanIds {
   std::uint32_t reserved = 0;
 };
 
-/// Names an open span: 8 bits of a nonce, 8 of thread, 16 of slot, 32 of generation. 0: nothing was begun.
+/// Names an open span: 8 bits of a nonce, 8 of thread, 16 of slot, then the slot's state while the span is open, 30
+/// bits of generation and 01. 0: nothing was begun.
 using Token = std::uint64_t;
+
+/// What spans have from their step, as their own word of step, kind and flags has it, with one bit more.
+namespace step_word {
+inline constexpr std::uint64_t kSampled = std::uint64_t{1} << span_word::kTimeSourceShift;  // where spans say the host
+
+constexpr std::uint64_t make(std::uint32_t step, std::uint16_t flags, bool is_sampled) {
+  return pack_step(step, Kind{}, flags) | (is_sampled ? kSampled : 0);
+}
+constexpr bool is_sampled(std::uint64_t word) {
+  return (word & kSampled) != 0;
+}
+constexpr std::uint32_t step_of(std::uint64_t word) {
+  return static_cast<std::uint32_t>(word);
+}
+constexpr std::uint16_t flags_of(std::uint64_t word) {
+  return static_cast<std::uint16_t>(word >> span_word::kFlagsShift);
+}
+/// The word of a span of this step.
+constexpr std::uint64_t of_span(std::uint64_t word, Kind kind, std::uint16_t flags) {
+  return (word & ~kSampled) | pack_step(0, kind, flags);
+}
+}  // namespace step_word
 
 struct RecorderOptions {
   ArenaOptions arena;
@@ -75,6 +98,8 @@ class Recorder {
     if (!is_recording()) return 0;
     return begin_recording(kind, ids);
   }
+  /// As begin(), for who has asked whether anything is recorded.
+  Token begin_recording(Kind kind, const SpanIds& ids) noexcept;
   /// Once, on any thread. Further ends, and tokens that are none of ours, are counted and ignored.
   void end(Token token, std::uint16_t flags = 0) noexcept {
     if (token == 0 || recording_state() == RecordingState::kOff) return;
@@ -98,7 +123,9 @@ class Recorder {
   /// call meanwhile is ignored.
   void step_begin(std::int64_t step) noexcept;
   void step_end() noexcept;
-  bool is_sampled() const noexcept { return is_recording() && (step_word_.load(std::memory_order_relaxed) & 1) != 0; }
+  bool is_sampled() const noexcept {
+    return is_recording() && step_word::is_sampled(step_word_.load(std::memory_order_relaxed));
+  }
 
   /// A value at this point in time.
   void metric(std::uint16_t name_id, double value) noexcept;
@@ -133,9 +160,11 @@ class Recorder {
  private:
   Recorder(const RecorderOptions& options, std::unique_ptr<Arena> arena);
 
-  Token begin_recording(Kind kind, const SpanIds& ids) noexcept;
+  [[gnu::noinline]] Token begin_sampled(Kind kind, const SpanIds& ids, ThreadSlots& thread,
+                                        std::uint64_t word) noexcept;
   [[gnu::noinline]] Token begin_any(Kind kind, const SpanIds& ids) noexcept;
   void end_recording(Token token, std::uint16_t flags) noexcept;
+  [[gnu::noinline]] void end_sampled(Token token, std::uint16_t flags, ThreadSlots& thread) noexcept;
   [[gnu::noinline]] void end_any(Token token, std::uint16_t flags, std::int64_t ticks = 0,
                                  TimeSource source = TimeSource::kHost) noexcept;
   OpenSlot* slot_of(Token token, ThreadSlots** owner) noexcept;
@@ -154,23 +183,18 @@ class Recorder {
     std::atomic<std::uint64_t> count{0};  // step << 32 | launches, so that a step's first op needs no reset
     std::atomic<std::uint16_t> owner{kNobody};
 
-    std::uint16_t next(std::uint32_t step) noexcept;  // by the owner
+    /// The count of before, in its lower half, if it is of this step.
+    std::uint64_t in_step(std::uint32_t step) const noexcept {
+      const std::uint64_t now = count.load(std::memory_order_relaxed);
+      return now >> 32 == step ? now : std::uint64_t{step} << 32;
+    }
     std::uint16_t next_shared(std::uint32_t step, std::uint16_t thread) noexcept;
   };
 
-  /// What begin() finds out about a span, besides what the caller says.
-  struct Opening {
-    std::uint64_t word = 0;
-    std::uint16_t flags = 0;
-    std::uint16_t name_or_comm_id = kNoId;
-    std::uint16_t op_index = 0;
-    std::uint32_t comm_seq = 0;
-    std::int64_t start_ticks = 0;
-  };
-  Token open(ThreadSlots& thread, Kind kind, const SpanIds& ids, const Opening& opening) noexcept;
-  bool win_end(OpenSlot& slot, std::uint32_t generation) noexcept;
+  bool win_end(OpenSlot& slot, Token token) noexcept;
+  [[gnu::noinline]] void count_stale_token() noexcept;
 
-  // Read by every span, written once a step: step << 32 | span flags << 16 | is_sampled.
+  // Read by every span, written once a step: see step_word.
   std::atomic<std::uint64_t> step_word_{0};
   const Clock& clock_;
   std::unique_ptr<Arena> arena_;

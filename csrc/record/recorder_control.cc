@@ -32,7 +32,7 @@ void Recorder::step_begin(std::int64_t step) noexcept {
   open.start_ticks = now_ticks;
   is_step_open_ = true;
   const int flags = (open.is_warmup ? span_flag::kWarmup : 0) | (is_counted ? span_flag::kStepCounted : 0);
-  step_word_.store(std::uint64_t{open.step} << 32 | static_cast<std::uint64_t>(flags) << 16 | (open.is_sampled ? 1 : 0),
+  step_word_.store(step_word::make(open.step, static_cast<std::uint16_t>(flags), open.is_sampled),
                    std::memory_order_relaxed);
 
   ArenaHeader& head = header();

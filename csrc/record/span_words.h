@@ -27,6 +27,7 @@ inline constexpr std::size_t kNamePayload = offsetof(Span, name_or_comm_id) / 8;
 inline constexpr std::size_t kSequencePeer = offsetof(Span, comm_seq) / 8;
 inline constexpr int kFlagsShift = offsetof(Span, flags) % 8 * 8;
 inline constexpr int kKindShift = offsetof(Span, kind) % 8 * 8;
+inline constexpr int kTimeSourceShift = offsetof(Span, time_source) % 8 * 8;
 }  // namespace span_word
 
 static_assert(std::endian::native == std::endian::little, "words are put together by shifts; a file is little-endian");
@@ -37,6 +38,10 @@ static_assert(offsetof(Span, name_or_comm_id) % 8 == 0 && offsetof(Span, comm_se
 constexpr std::uint64_t pack_step(std::uint32_t step, Kind kind, std::uint16_t flags) {
   return std::uint64_t{step} | static_cast<std::uint64_t>(kind) << span_word::kKindShift |
          std::uint64_t{flags} << span_word::kFlagsShift;
+}
+
+constexpr std::uint64_t pack_time_source(TimeSource source) {
+  return static_cast<std::uint64_t>(source) << span_word::kTimeSourceShift;
 }
 
 constexpr std::uint64_t pack_indices(std::int16_t microbatch, std::int16_t chunk, std::uint16_t op_index,
@@ -85,6 +90,26 @@ inline SpanWords to_words(const Span& span) {
 
 inline Span to_span(const SpanWords& words) {
   return std::bit_cast<Span>(words);
+}
+
+/// What an open span has. Its other words, the end and the device's times, are 0 as long as it is open.
+struct OpenWords {
+  std::uint64_t start = 0;
+  std::uint64_t step_kind_flags = 0;
+  std::uint64_t indices = 0;
+  std::uint64_t name_payload = 0;
+  std::uint64_t sequence_peer = 0;
+};
+
+template <std::memory_order kOrder>
+inline void store_word(Span& target, std::size_t at, std::uint64_t word) noexcept {
+  std::atomic_ref<std::uint64_t>(reinterpret_cast<std::uint64_t*>(&target)[at]).store(word, kOrder);
+}
+
+template <std::memory_order kOrder>
+inline std::uint64_t load_word(const Span& source, std::size_t at) noexcept {
+  auto* first = reinterpret_cast<std::uint64_t*>(const_cast<Span*>(&source));
+  return std::atomic_ref<std::uint64_t>(first[at]).load(kOrder);
 }
 
 }  // namespace smon_rt

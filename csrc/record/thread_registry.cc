@@ -4,25 +4,31 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <iterator>
 #include <mutex>
+#include <numeric>
 #include <string_view>
+#include <utility>
 
 #include "base/process_state.h"
 
 namespace smon_rt {
 
 namespace detail {
-constinit thread_local std::uintptr_t t_thread_slots = 0;
+constinit ThreadSlots g_no_thread;
+constinit thread_local ThreadSlots* t_thread_slots = &g_no_thread;
 }  // namespace detail
 
 namespace {
 
 using detail::t_thread_slots;
 
-/// A thread without a record keeps the epoch it asked in and how many spans are left until it asks again.
-std::uintptr_t retry_word(std::uint64_t epoch, std::uint32_t countdown) {
-  return static_cast<std::uintptr_t>(epoch & 0x7fff'ffff) << 32 | static_cast<std::uintptr_t>(countdown) << 1 | 1;
-}
+/// A thread without a record: the epoch it asked in, and how many spans are left until it asks again.
+struct Retry {
+  std::uint64_t epoch = 0;
+  std::uint32_t countdown = 0;
+};
+constinit thread_local Retry t_retry __attribute__((tls_model("initial-exec")));
 
 constinit std::atomic<std::uint64_t> g_next_epoch{1};
 
@@ -35,7 +41,7 @@ std::uint8_t make_nonce(std::uint64_t epoch) {
 /// The destructor of the pthread key, in the thread that ends.
 void on_thread_exit(void* pointer) {
   auto* thread = static_cast<ThreadSlots*>(pointer);
-  t_thread_slots = 0;
+  t_thread_slots = &detail::g_no_thread;
   // release: pairs with the drain thread's acquire, whose last look at the ring then sees every span of the thread.
   thread->record->state.store(ThreadState::kExited, std::memory_order_release);
   thread->is_claimed.store(false, std::memory_order_release);  // pairs with the exchange in claim()
@@ -52,8 +58,7 @@ pthread_key_t exit_key() {
 
 struct Block {
   std::unique_ptr<ThreadSlots[]> threads;
-  std::unique_ptr<SlotLinks[]> links;
-  std::unique_ptr<std::uint16_t[]> free_slots;
+  std::unique_ptr<std::uint16_t[]> order;
 };
 
 /// Keeps a block for the rest of the process: some thread may still point to it.
@@ -76,15 +81,29 @@ bool ThreadSlots::collect_remote_frees() noexcept {
 }
 
 void ThreadSlots::collect_free_slots() noexcept {
-  free_count = 0;
-  for (std::uint32_t i = slot_count; i-- > 0;) {
+  // From the back: what is open sinks to the end, in its order, and changes places with what was freed.
+  std::uint32_t open_begin = slot_count;
+  std::uint32_t inherited = 0;
+  for (std::uint32_t i = slot_count; i-- > free_count;) {
     // acquire: pairs with the release that freed the slot: its span has been read.
-    const auto state = slots[i].state.load(std::memory_order_acquire);
-    if ((state & OpenSlot::kStateMask) != OpenSlot::kFree) continue;
-    const auto slot = static_cast<std::uint16_t>(i);
-    remove_open(slot);
-    free_slots[free_count++] = slot;
+    const auto state = slots[order[i]].state.load(std::memory_order_acquire);
+    if ((state & OpenSlot::kStateMask) == OpenSlot::kFree) continue;
+    std::swap(order[--open_begin], order[i]);
+    if (i >= own_end) ++inherited;
   }
+  free_count = open_begin;
+  own_end = slot_count - inherited;
+}
+
+void ThreadSlots::give_back_outer(std::uint16_t slot) noexcept {
+  // Those further in move out by one place, and the slot comes before them.
+  std::uint16_t carried = slot;
+  std::uint32_t at = free_count;
+  do {
+    std::swap(carried, order[at++]);
+  } while (carried != slot && at < slot_count);
+  ++free_count;
+  if (at > own_end) ++own_end;  // one that a thread before this one left open
 }
 
 ThreadRegistry::ThreadRegistry(Arena& arena)
@@ -94,8 +113,7 @@ ThreadRegistry::ThreadRegistry(Arena& arena)
       size_(arena.threads().size()) {
   std::size_t slots = 0;
   for (const ThreadRecord& record : arena.threads()) slots += record.slot_count;
-  Block block{std::make_unique<ThreadSlots[]>(size_), std::make_unique<SlotLinks[]>(slots),
-              std::make_unique<std::uint16_t[]>(slots)};
+  Block block{std::make_unique<ThreadSlots[]>(size_), std::make_unique<std::uint16_t[]>(slots)};
   std::size_t first = 0;
   for (std::uint32_t i = 0; i < size_; ++i) {
     ThreadSlots& thread = block.threads[i];
@@ -105,9 +123,10 @@ ThreadRegistry::ThreadRegistry(Arena& arena)
     thread.record = &arena.threads()[i];
     thread.ring = arena.ring(i).data();
     thread.slots = arena.slots(i).data();
-    thread.links = block.links.get() + first;
-    thread.free_slots = block.free_slots.get() + first;
+    thread.order = block.order.get() + first;
     thread.slot_count = thread.record->slot_count;
+    std::iota(std::reverse_iterator(thread.order + thread.slot_count), std::reverse_iterator(thread.order),
+              std::uint16_t{0});
     thread.ring_mask = thread.record->ring_capacity - 1;
     first += thread.slot_count;
   }
@@ -116,30 +135,31 @@ ThreadRegistry::ThreadRegistry(Arena& arena)
 }
 
 ThreadSlots* ThreadRegistry::attach() noexcept {
-  const std::uintptr_t word = t_thread_slots;
-  const bool asked_before = (word & 1) != 0 && word >> 32 == (epoch_ & 0x7fff'ffff);
-  const auto countdown = static_cast<std::uint32_t>(word) >> 1;
-  if (asked_before && countdown > 0) {
-    t_thread_slots = retry_word(epoch_, countdown - 1);
+  const bool asked_before = t_retry.epoch == epoch_;
+  if (asked_before && t_retry.countdown > 0) {
+    --t_retry.countdown;
     return nullptr;
   }
   char name[16] = {};
   current_thread_name(name, sizeof(name));
-  // Two large records wait for the threads that have most to say; the other large ones go to whoever comes first.
+  // Two large records wait for the threads that have most to say; the other large ones go to whoever comes first. The
+  // main thread's is given to nobody else: it may come last, after more threads than there are records.
   const std::size_t large = arena_.sizes().large_threads;
   const std::size_t reserved = std::min<std::size_t>(large, 2);
   const bool is_main = current_thread_id() == ::getpid();
+  const std::size_t first = is_main || size_ == 1 ? 0 : 1;
   const bool is_busy = is_main || std::string_view(name).starts_with("pt_autograd");
-  ThreadSlots* thread = is_busy ? claim(0, reserved) : nullptr;
+  ThreadSlots* thread = is_busy ? claim(first, reserved) : nullptr;
   if (thread == nullptr) thread = claim(reserved, size_);
-  if (thread == nullptr) thread = claim(0, reserved);
+  if (thread == nullptr) thread = claim(first, reserved);
   if (thread == nullptr) {
     if (!asked_before) arena_.header().losses.threads_without_ring.fetch_add(1, std::memory_order_relaxed);
-    t_thread_slots = retry_word(epoch_, kRetryEvery);
+    t_retry = {epoch_, kRetryEvery};
     return nullptr;
   }
   set_up(*thread);
-  t_thread_slots = reinterpret_cast<std::uintptr_t>(thread);
+  t_retry = {};
+  t_thread_slots = thread;
   (void)::pthread_setspecific(exit_key(), thread);
   return thread;
 }
@@ -168,8 +188,7 @@ void ThreadRegistry::set_up(ThreadSlots& thread) noexcept {
   thread.write_index = 0;
   thread.seen_read_index = 0;
   // Spans of the thread that had it before may still be open, to be ended elsewhere: their slots stay taken until then.
-  thread.top = ThreadSlots::kNone;
-  for (std::uint32_t i = 0; i < thread.slot_count; ++i) thread.links[i].above = SlotLinks::kUnlisted;
+  thread.free_count = thread.own_end = 0;
   thread.collect_free_slots();
   record.state.store(ThreadState::kLive, std::memory_order_release);  // pairs with the drain thread's acquire
 }

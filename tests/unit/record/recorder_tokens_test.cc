@@ -105,6 +105,62 @@ TEST(Tokens, OneThousandSpansCanBeOpenAndEndInAnyOrder) {
   EXPECT_EQ(recorder->dropped_spans() + stale(*recorder) + foreign(*recorder), 0u);
 }
 
+TEST(Tokens, CurrentIsTheInnermostThatIsOpenInWhateverOrderSpansEnd) {
+  const auto recorder = make_recorder(no_step_sampled());
+  std::mt19937 random(5);
+  std::vector<Token> open;  // the innermost last
+  for (int i = 0; i < 200'000; ++i) {
+    const bool begins = open.empty() || (open.size() < 40 && random() % 2 == 0);
+    if (begins) {
+      open.push_back(recorder->begin(Kind::kUser));
+      ASSERT_NE(open.back(), 0u);
+    } else {
+      const auto at = open.begin() + (random() % 3 == 0 ? random() % open.size() : open.size() - 1);
+      recorder->end(*at);
+      open.erase(at);
+    }
+    ASSERT_EQ(recorder->current(), open.empty() ? 0 : open.back()) << i;
+  }
+  EXPECT_EQ(stale(*recorder) + foreign(*recorder) + recorder->dropped_spans(), 0u);
+}
+
+TEST(Tokens, AnOpenSpanIsFoundByItsKind) {
+  const auto recorder = make_recorder(no_step_sampled());
+  const auto bit = [](Kind kind) { return std::uint32_t{1} << static_cast<unsigned>(kind); };
+  EXPECT_EQ(recorder->find_open(bit(Kind::kUser)), 0u);
+  const Token outer = recorder->begin(Kind::kForwardCompute);
+  const Token optimizer = recorder->begin(Kind::kOptimizer);
+  const Token inner = recorder->begin(Kind::kForwardCompute);
+  EXPECT_EQ(recorder->find_open(bit(Kind::kOptimizer)), optimizer);
+  EXPECT_EQ(recorder->find_open(bit(Kind::kForwardCompute)), inner);
+  EXPECT_EQ(recorder->find_open(bit(Kind::kForwardCompute) | bit(Kind::kOptimizer)), inner);
+  EXPECT_EQ(recorder->find_open(bit(Kind::kUser)), 0u);
+  recorder->end(inner);
+  EXPECT_EQ(recorder->find_open(bit(Kind::kForwardCompute)), outer);
+  recorder->pause();
+  EXPECT_EQ(recorder->find_open(bit(Kind::kForwardCompute)), 0u);
+}
+
+TEST(Tokens, AnEndThatWasNoticedLateHasItsOwnTimeAndSource) {
+  const auto recorder = make_recorder(every_step_sampled());
+  RingReader reader(recorder->arena());
+  const Token token = recorder->begin(Kind::kUser);
+  const std::int64_t ticks = recorder->clock().ticks();
+  while (recorder->clock().ticks() < ticks + 1000) continue;
+  recorder->end_at(token, ticks, TimeSource::kWaitReturn, span_flag::kFallbackHook);
+  recorder->end_at(token, ticks, TimeSource::kWaitReturn, 0);
+  recorder->end_at(recorder->begin(Kind::kUser), 0, TimeSource::kHost, 0);
+  const auto spans = reader.take();
+  ASSERT_EQ(spans.size(), 2u);
+  EXPECT_EQ(spans[0].end, ticks);
+  EXPECT_EQ(spans[0].time_source, TimeSource::kWaitReturn);
+  EXPECT_TRUE(spans[0].flags & span_flag::kFallbackHook);
+  EXPECT_GE(spans[1].end, spans[1].start) << "now";
+  EXPECT_EQ(spans[1].time_source, TimeSource::kHost);
+  EXPECT_EQ(stale(*recorder), 1u);
+  EXPECT_EQ(recorder->current(), 0u);
+}
+
 TEST(Tokens, TenThousandNestedSpansDropWhatDoesNotFitAndCountIt) {
   for (const auto& options : {every_step_sampled(), no_step_sampled()}) {
     const auto recorder = make_recorder(options);
