@@ -167,6 +167,25 @@ def _without_lone(group: Array) -> Array:
     return np.asarray(result)
 
 
+def end_sends_with_receives(ops: OpColumns, group: Array) -> Array:
+    """Ends of the ops, where a send that was waited for late ends when its message was received.
+
+    A sender looks after a message when it suits it, often at the end of the step; by then it is long gone.
+    """
+    rows = np.flatnonzero(np.isin(ops.kind, (*SENDS, *RECVS)) & (group >= 0))
+    end_ns: Array = ops.end_ns.copy()
+    if len(rows) == 0:
+        return end_ns
+    received_ns = np.full(int(group.max()) + 1, np.iinfo(np.int64).min)
+    receives = rows[np.isin(ops.kind[rows], RECVS)]
+    np.maximum.at(received_ns, group[receives], ops.end_ns[receives])
+    sends = rows[np.isin(ops.kind[rows], SENDS) & ops.is_waited[rows]]
+    received_ns = received_ns[group[sends]]
+    is_received = received_ns >= ops.start_ns[sends]
+    end_ns[sends[is_received]] = np.minimum(ops.end_ns[sends], received_ns)[is_received]
+    return np.asarray(end_ns)
+
+
 def is_inside_a_worker(ops: OpColumns, members: list[tuple[int, ...]], worker_of_rank: Array) -> Array:
     """True for collectives between the members of one worker: its ops show their times already."""
     inside = np.zeros(len(members) + 1, np.bool_)

@@ -9,6 +9,7 @@ Example:
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import time
 from collections import Counter
@@ -20,7 +21,7 @@ import pyarrow as pa
 from smon_rt.analysis.importer import Trace
 from smon_rt.analysis.input_file import shown
 from smon_rt.analysis.recording import Recording
-from smon_rt.analysis.smon_groups import Groups, Layout, find_groups, is_inside_a_worker
+from smon_rt.analysis.smon_groups import Groups, Layout, end_sends_with_receives, find_groups, is_inside_a_worker
 from smon_rt.analysis.smon_layout import JobLayout
 from smon_rt.analysis.smon_nesting import unnest
 from smon_rt.analysis.smon_spans import COMPUTES, OpColumns, rank_ops
@@ -150,15 +151,17 @@ class _JobImporter:
     def _build(self, alignment: ClockAlignment, ranks: OpColumns, in_stream: Array) -> Trace:
         sizes = self._layout.sizes
         lowest = np.full(sizes["dp_size"] * sizes["pp_size"], -1, np.int64)
-        present = np.unique(np.stack([ranks.worker, ranks.rank]), axis=1)
-        lowest[present[0, ::-1]] = present[1, ::-1]
+        # Ranks come in order, each in one piece.
+        firsts = np.flatnonzero(np.diff(ranks.rank, prepend=-1))[::-1]
+        lowest[ranks.worker[firsts]] = ranks.rank[firsts]
         merged = merge_members(ranks, in_stream, lowest)
         vpp_size = max(self._layout.vpp_size, int(merged.ops.chunk.max()) + 1, 1)
         layout = Layout(sizes["pp_size"], vpp_size, self._worker_of_rank())
         groups = find_groups(ranks, merged, layout)
         self._layout.vpp_size = vpp_size
         job = self._layout.job(shown(self._reader.job.run_id))
-        batch = self._batch(merged, groups, layout)
+        ops = merged.ops.replace(end_ns=end_sends_with_receives(merged.ops, groups.group_id))
+        batch = self._batch(dataclasses.replace(merged, ops=ops), groups, layout)
         recording = self._recording(alignment, merged, groups)
         return Trace(job, batch, "", 0.0, recording)
 

@@ -12,11 +12,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from smon_rt.analysis.smon_spans import COMPUTES, HOST_WORK, OpColumns
-from smon_rt.trace.kinds import HOST_TIME_SOURCES, KIND_NUMBERS, RECVS, SENDS, TIME_SOURCE_NAMES
+from smon_rt.trace.kinds import HOST_TIME_SOURCES, KIND_NUMBERS, RECVS, SENDS
 from smon_rt.trace.partners import COMMUNICATION
 from smon_rt.trace.spans import Array
 
-_WAIT_RETURN = TIME_SOURCE_NAMES.index("wait_return")
 _OPTIMIZER = KIND_NUMBERS["optimizer"]
 _STREAM = (*COMPUTES, *HOST_WORK, _OPTIMIZER)
 _WAITED_FOR = tuple({*COMMUNICATION, KIND_NUMBERS["optimizer_clip_main_grad"]} - {*SENDS, *RECVS})
@@ -113,8 +112,7 @@ def _take_out_waits(ops: OpColumns) -> Unnested:
     """
     in_stream = np.zeros(len(ops), np.bool_)
     computes = np.flatnonzero(np.isin(ops.kind, (*COMPUTES, _OPTIMIZER)))
-    is_waited = (ops.time_source == _WAIT_RETURN) & (ops.end_ns > ops.start_ns)
-    waits = np.flatnonzero(np.isin(ops.kind, _WAITED_FOR) & is_waited)
+    waits = np.flatnonzero(np.isin(ops.kind, _WAITED_FOR) & ops.is_waited & (ops.end_ns > ops.start_ns))
     if len(computes) == 0 or len(waits) == 0:
         return Unnested(ops, in_stream)
     computes = computes[np.argsort(ops.start_ns[computes], kind="stable")]

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from smon_rt.trace.kinds import FLAGS, KIND_NUMBERS
+from smon_rt.trace.kinds import FLAGS, KIND_NUMBERS, TIME_SOURCE_NAMES
 from smon_rt.trace.partners import Communicators
 from smon_rt.trace.rank_trace import RankTrace
 from smon_rt.trace.spans import Array
@@ -17,7 +17,7 @@ from smon_rt.trace.spans import Array
 COMPUTES = tuple(KIND_NUMBERS[name] for name in ("forward_compute", "backward_compute", "forward_backward_combined"))
 #: Work of the host that holds up the computes.
 HOST_WORK = tuple(KIND_NUMBERS[name] for name in ("data_loading", "gc", "checkpoint_snapshot", "checkpoint_wait"))
-COLLECTIVE = KIND_NUMBERS["collective"]
+_WAIT_RETURN = TIME_SOURCE_NAMES.index("wait_return")
 _OPS = (*range(KIND_NUMBERS["forward_compute"], KIND_NUMBERS["checkpoint_wait"] + 1),)
 # Between two steps a loop waits for its data.
 _BEFORE_A_STEP = (KIND_NUMBERS["data_loading"], KIND_NUMBERS["gc"])
@@ -46,6 +46,7 @@ class OpColumns:
     comm_seq: Array
     peer: Array
     time_source: Array
+    is_waited: Array  # a communication whose end the thread that computes waited for
 
     def __len__(self) -> int:
         return len(self.rank)
@@ -97,6 +98,7 @@ def rank_ops(trace: RankTrace, worker: int, communicators: Communicators, left_o
         comm_seq=ops.comm_seq,
         peer=ops.peer,
         time_source=ops.time_source,
+        is_waited=(ops.time_source == _WAIT_RETURN) & (ops.flags & FLAGS["other_thread"] == 0),
     )
 
 
