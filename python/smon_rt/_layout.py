@@ -1,4 +1,4 @@
-"""Finds out where in the job this process is, from what torch and Megatron know. Loads neither."""
+"""Finds out where in the job this process is, from what torch and Megatron know. Loads neither, and wakes no GPU."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import sys
 from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any
+
+from smon_rt.integrations.dimensions import mesh_coordinates
 
 
 @dataclass(frozen=True)
@@ -44,8 +46,8 @@ class Discovery:
 
 
 def discover() -> Discovery:
-    """Asks Megatron's parallel_state, then torch.distributed, if the job has loaded and set them up."""
-    found = Discovery(facts=_versions())
+    """Asks Megatron's parallel_state, then the device meshes, then torch.distributed, as far as the job uses them."""
+    found = Discovery(facts=_versions() | _gpu())
     distributed = torch_distributed()
     if distributed is not None:
         found.rank, found.world_size = distributed.get_rank(), distributed.get_world_size()
@@ -58,7 +60,10 @@ def discover() -> Discovery:
         found.facts["hook.layout.megatron"] = "megatron.core.parallel_state is not set up"
     except Exception as error:  # another version's parallel_state
         found.facts["hook.layout.megatron"] = f"parallel_state answered {type(error).__name__}: {error}"[:200]
-    if found.rank is not None and found.world_size is not None:
+    if found.world_size is not None and (coordinates := mesh_coordinates()):
+        found.layout = _from_mesh(coordinates, found.world_size)
+        found.facts["hook.layout.device_mesh"] = ""
+    elif found.rank is not None and found.world_size is not None:
         # Nothing tells what else the ranks could be: without model parallelism all of them hold replicas.
         found.layout = Layout(dp_rank=found.rank, dp_size=found.world_size)
         found.facts["hook.layout.torch_distributed"] = ""
@@ -89,6 +94,38 @@ def _from_megatron(state: Any) -> Layout:
         cp_size=state.get_context_parallel_world_size(),
         vpp_size=virtual_size or 1,
     )
+
+
+def _from_mesh(coordinates: dict[str, tuple[int, int]], world_size: int) -> Layout:
+    """From the dimensions that are named; what is left of the ranks are replicas."""
+    nowhere = (-1, 1)
+    stage, pp_size = coordinates.get("pp", nowhere)
+    tp_rank, tp_size = coordinates.get("tp", nowhere)
+    cp_rank, cp_size = coordinates.get("cp", nowhere)
+    replicas = max(world_size // (pp_size * tp_size * cp_size), 1)
+    dp_rank, dp_size = coordinates.get("dp", (0 if replicas == 1 else -1, replicas))
+    return Layout(
+        dp_rank=dp_rank,
+        stage=stage,
+        tp_rank=tp_rank,
+        cp_rank=cp_rank,
+        dp_size=dp_size,
+        pp_size=pp_size,
+        tp_size=tp_size,
+        cp_size=cp_size,
+    )
+
+
+def _gpu() -> dict[str, str]:
+    """The GPU that this process uses, if it does: asking must not make it use one."""
+    cuda = getattr(sys.modules.get("torch"), "cuda", None)
+    try:
+        if cuda is not None and cuda.is_initialized():
+            uuid = str(cuda.get_device_properties(cuda.current_device()).uuid)
+            return {"gpu_uuid": uuid if uuid.startswith("GPU-") else f"GPU-{uuid}"}
+    except Exception:  # an older torch, or a GPU that is not one of NVIDIA's
+        return {}
+    return {}
 
 
 def _or(state: Any, name: str, otherwise: int) -> int:

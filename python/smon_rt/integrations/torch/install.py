@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any, ClassVar
 
 from smon_rt._backend import native
-from smon_rt.integrations import on_import, state
+from smon_rt.integrations import dimensions, on_import, state
 from smon_rt.integrations.patches import Patches
 from smon_rt.integrations.torch import collectives, compute, data, fallback, fsdp, gradients, groups, steps
 
@@ -25,6 +25,7 @@ _HOOK_ID = int.from_bytes(b"smon_rt\0", "big")
 _C10D = "torch.distributed.distributed_c10d"
 _FUNCTIONAL = "torch.distributed._functional_collectives"
 _LOADER = "torch.utils.data.dataloader"
+_MESH = "torch.distributed.device_mesh"
 _FSDP = "torch.distributed.fsdp._fully_shard._fsdp_param_group"
 
 
@@ -221,6 +222,12 @@ def _attach_data() -> None:
     _try("data", lambda: _Attached.patches.wrap(iterator, "__next__", ("self",), data.next_batch))
 
 
+def _attach_mesh() -> None:
+    mesh = sys.modules[_MESH].DeviceMesh
+    expected = ("self", "device_type", "mesh")
+    _try("device_mesh", lambda: _Attached.patches.wrap(mesh, "__init__", expected, dimensions.note_meshes))
+
+
 def _attach_fsdp() -> None:
     module = sys.modules[_FSDP]
     gather, reduce = ("fsdp_params", "group"), ("fsdp_params", "unsharded_grads", "reduce_scatter_group")
@@ -247,6 +254,7 @@ _LATER: dict[str, Callable[[], None]] = {
     _C10D: _attach_groups,
     _FUNCTIONAL: _attach_functional,
     _LOADER: _attach_data,
+    _MESH: _attach_mesh,
     _FSDP: _attach_fsdp,
 }
 _STATE_HOOKS: tuple[tuple[list[Callable[[], None]], Callable[[], None]], ...] = (
