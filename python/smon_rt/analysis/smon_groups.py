@@ -10,10 +10,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from smon_rt.analysis.smon_spans import OpColumns
+from smon_rt.analysis.smon_spans import COLLECTIVE, OpColumns
 from smon_rt.analysis.smon_workers import WorkerOps, running_numbers
 from smon_rt.trace.kinds import KIND_NUMBERS, RECVS, SENDS
-from smon_rt.trace.partners import COMMUNICATION, dense, sequence_codes
+from smon_rt.trace.partners import dense, sequence_codes
 from smon_rt.trace.spans import Array
 
 _FORWARD = (SENDS[0], RECVS[0])
@@ -187,10 +187,10 @@ def end_sends_with_receives(ops: OpColumns, group: Array) -> Array:
 
 
 def is_inside_a_worker(ops: OpColumns, members: list[tuple[int, ...]], worker_of_rank: Array) -> Array:
-    """True for collectives between the members of one worker: its ops show their times already."""
+    """True for collectives between the members of one worker, which are part of its computes."""
     inside = np.zeros(len(members) + 1, np.bool_)
     for number, ranks in enumerate(members):
         known = [rank for rank in ranks if rank < len(worker_of_rank)]
         workers = {int(worker_of_rank[rank]) for rank in known}
         inside[number] = len(ranks) > 0 and len(known) == len(ranks) and len(workers) == 1
-    return np.asarray(np.isin(ops.kind, COMMUNICATION) & ~np.isin(ops.kind, (*SENDS, *RECVS)) & inside[ops.comm])
+    return np.asarray((ops.kind == COLLECTIVE) & inside[ops.comm])

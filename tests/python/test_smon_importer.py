@@ -1,0 +1,245 @@
+"""Recorded traces become one row an op of a worker, with its partners, on one clock."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from smon_rt.analysis.importer import Trace
+from smon_rt.analysis.smon_importer import read_smon
+from smon_rt.kinds import KIND_NAMES
+from smon_rt.synth import JobSpec, Plant, make_job
+from smon_rt.trace.kinds import FLAGS
+from tests.python.recorded_jobs import HostClock, RecordedJob
+from tests.python.smon_files import TestSpan, write_rank
+
+SPEC = JobSpec(dp=2, pp=3, microbatches=4, steps=3, noise=0.1, plants=(Plant(1, 1.5),), seed=3)
+
+
+@st.composite
+def specs(draw: st.DrawFn) -> JobSpec:
+    pp = draw(st.integers(1, 3))
+    vpp = draw(st.integers(1, 2)) if pp > 1 else 1
+    dp = draw(st.integers(1, 3))
+    return JobSpec(
+        dp=dp,
+        pp=pp,
+        vpp=vpp,
+        tp=draw(st.integers(1, 2)),
+        microbatches=pp * draw(st.integers(1, 3)),
+        steps=draw(st.integers(1, 3)),
+        noise=0.2,
+        overlap=dp > 1 and draw(st.booleans()),
+        seed=draw(st.integers(0, 1000)),
+    )
+
+
+def rows_of(trace: Trace) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = trace.ops.to_pylist()
+    return [{**row, "kind": KIND_NAMES[row["kind"]]} for row in rows]
+
+
+def groups_of(trace: Trace) -> set[frozenset[tuple[int, int, int, str, int]]]:
+    """The groups of ops, each op by dp rank, stage, step, kind and number."""
+    found: dict[tuple[int, int], set[tuple[int, int, int, str, int]]] = {}
+    for row in rows_of(trace):
+        if row["group_id"] >= 0:
+            op = (row["dp_rank"], row["stage"], row["step"], row["kind"], row["seq_id"])
+            found.setdefault((row["step"], row["group_id"]), set()).add(op)
+    return {frozenset(ops) for ops in found.values()}
+
+
+def expected_groups(job: RecordedJob) -> set[frozenset[tuple[int, int, int, str, int]]]:
+    found: dict[Any, set[tuple[int, int, int, str, int]]] = {}
+    for (rank, step, kind, index), partners in job.groups.items():
+        worker = rank // job.spec.tp
+        op = (worker % job.spec.dp, worker // job.spec.dp, step, kind, index)
+        found.setdefault((step, partners), set()).add(op)
+    return {frozenset(ops) for ops in found.values() if len(ops) > 1}
+
+
+@settings(max_examples=30, deadline=None)
+@given(specs(), st.booleans(), st.booleans(), st.integers(0, 100_000))
+def test_every_message_finds_its_other_end_and_every_collective_its_members(
+    tmp_path_factory: pytest.TempPathFactory, spec: JobSpec, ids: bool, communicators: bool, skew_ns: int
+) -> None:
+    folder = tmp_path_factory.mktemp("job")
+    job = RecordedJob(make_job(spec), ids_on_messages=ids or not communicators, skew_ns=skew_ns)
+    job.has_communicators = communicators
+    job.write(folder)
+    trace = read_smon([folder])
+    assert groups_of(trace) == expected_groups(job)
+    assert trace.recording is not None
+    assert trace.recording.mismatched_message_count == 0
+    assert (trace.job.dp_size, trace.job.pp_size, trace.job.tp_size) == (spec.dp, spec.pp, spec.tp)
+
+
+@pytest.mark.parametrize("spec", [SPEC, dataclasses.replace(SPEC, pp=2, vpp=2), dataclasses.replace(SPEC, dp=1)])
+def test_every_op_of_the_job_is_there_with_its_times(tmp_path: Path, spec: JobSpec) -> None:
+    job = RecordedJob(make_job(spec))
+    job.write(tmp_path)
+    trace = read_smon([tmp_path])
+    ops = [op for op in job.job.program.ops if not op.is_no_op]
+    mine = rows_of(trace)
+    assert len(mine) == spec.dp * spec.steps * len(ops)
+    starts: dict[Any, float] = {}
+    for step in range(spec.steps):
+        for op in ops:
+            for dp_rank in range(spec.dp):
+                if op.kind.endswith("_compute"):
+                    key = (dp_rank, op.stage, step, op.kind, op.chunk, op.microbatch)
+                    starts[key] = job._begins[step] + job.job.timeline.starts_ns[op.row, step, dp_rank]
+    first = min(starts.values())
+    origin = min(row["start_ns"] for row in mine if row["kind"] == "forward_compute")
+    for row in mine:
+        if row["kind"].endswith("_compute"):
+            key = (row["dp_rank"], row["stage"], row["step"], row["kind"], row["chunk"], row["microbatch"])
+            assert row["start_ns"] - origin == pytest.approx(starts[key] - first, abs=2)
+            assert row["global_chunk"] == row["chunk"] * spec.pp + row["stage"]
+
+
+def test_members_of_a_worker_become_one_op_from_the_last_start_to_the_last_end(tmp_path: Path) -> None:
+    for rank, (start_ns, end_ns) in enumerate([(1_000, 2_000), (1_300, 2_500)]):
+        spans = [TestSpan(kind="forward_compute", start_ns=start_ns, duration_ns=end_ns - start_ns, microbatch=0)]
+        # Work of the host is each rank's own: what touches is one.
+        spans += [TestSpan(kind="gc", start_ns=3_000 + 50 * rank, duration_ns=100, op_index=0)]
+        spans += [TestSpan(kind="gc", start_ns=5_000, duration_ns=10, op_index=1)] if rank == 0 else []
+        write_rank(tmp_path, spans, rank=rank, world_size=2, layout={"tp_size": 2, "tp_rank": rank})
+    trace = read_smon([tmp_path])
+    times = [(row["kind"], row["start_ns"], row["duration_ns"], row["seq_id"]) for row in rows_of(trace)]
+    assert times == [("forward_compute", 0, 1_200, 0), ("gc", 1_700, 150, 0), ("gc", 3_700, 10, 1)]
+    assert {row["rank"] for row in rows_of(trace)} == {0}
+
+
+def test_numbers_that_contradict_the_ids_are_counted(tmp_path: Path) -> None:
+    def change(rank: int, spans: list[TestSpan]) -> list[TestSpan]:
+        return [
+            dataclasses.replace(span, comm_seq=span.comm_seq + 1) if span.kind == "forward_recv" and rank == 2 else span
+            for span in spans
+        ]
+
+    job = RecordedJob(make_job(SPEC), change=change)
+    job.write(tmp_path)
+    trace = read_smon([tmp_path])
+    assert groups_of(trace) == expected_groups(job)
+    assert trace.recording is not None
+    assert trace.recording.mismatched_message_count == SPEC.microbatches * SPEC.steps
+
+
+def test_what_is_no_training_is_left_out_and_said(tmp_path: Path) -> None:
+    def change(_rank: int, spans: list[TestSpan]) -> list[TestSpan]:
+        extra = [
+            dataclasses.replace(spans[0], flags=FLAGS[name], op_index=90 + index, microbatch=90 + index)
+            for index, name in enumerate(("forward_only", "recomputed", "aborted"))
+        ]
+        return [*spans, *extra, TestSpan(kind="eval", step=1, start_ns=spans[-1].start_ns, duration_ns=5)]
+
+    job = RecordedJob(make_job(SPEC), change=change, warmup_steps=1)
+    job.write(tmp_path)
+    trace = read_smon([tmp_path])
+    assert {row["step"] for row in rows_of(trace)} == {1, 2}
+    assert max(row["microbatch"] for row in rows_of(trace)) < 90
+    assert trace.recording is not None
+    said = "; ".join(trace.recording.left_out)
+    for words in ("1 warm-up steps", "12 spans of evaluation", "6 spans recomputed in a backward", "6 spans aborted"):
+        assert words in said
+    assert (trace.recording.step_count, trace.recording.recorded_step_count) == (2, 2)
+
+
+def test_only_steps_that_all_ranks_recorded_count(tmp_path: Path) -> None:
+    job = RecordedJob(make_job(dataclasses.replace(SPEC, steps=6)))
+    job.write(tmp_path)
+    cut = next(tmp_path.glob("rank-00003*"))
+    cut.unlink()
+    RecordedJob(make_job(dataclasses.replace(SPEC, steps=4)), skip_ranks=(0, 1, 2, 4, 5)).write(tmp_path)
+    trace = read_smon([tmp_path])
+    assert {row["step"] for row in rows_of(trace)} == {0, 1, 2, 3}
+    assert trace.recording is not None
+    assert "2 steps that not all ranks sampled and finished" in trace.recording.left_out
+    assert (trace.recording.step_count, trace.recording.recorded_step_count) == (4, 6)
+
+
+def test_a_rank_that_was_cut_short_does_not_cost_the_others_their_steps(tmp_path: Path) -> None:
+    job = RecordedJob(make_job(dataclasses.replace(SPEC, steps=6)))
+    job.write(tmp_path)
+    next(tmp_path.glob("rank-00003*")).unlink()
+    RecordedJob(make_job(dataclasses.replace(SPEC, steps=2)), skip_ranks=(0, 1, 2, 4, 5)).write(tmp_path)
+    trace = read_smon([tmp_path])
+    assert {row["step"] for row in rows_of(trace)} == set(range(6))
+    assert {row["rank"] for row in rows_of(trace)} == {0, 1, 2, 4, 5}
+    assert trace.recording is not None
+    assert "rank 3, which was cut short (2 steps)" in trace.recording.left_out
+
+
+def test_steps_asked_for_are_the_ones_there(tmp_path: Path) -> None:
+    RecordedJob(make_job(SPEC)).write(tmp_path)
+    for steps in (range(1, 2), {1}):
+        trace = read_smon([tmp_path], steps)
+        assert {row["step"] for row in rows_of(trace)} == {1}
+        assert trace.recording is not None
+        assert trace.recording.recorded_step_count == 1
+
+
+def test_missing_ranks_are_named_and_the_others_stay(tmp_path: Path) -> None:
+    job = RecordedJob(make_job(SPEC), skip_ranks=(4,))
+    job.write(tmp_path)
+    trace = read_smon([tmp_path])
+    assert trace.recording is not None
+    assert trace.recording.missing_ranks == (4,)
+    assert {row["rank"] for row in rows_of(trace)} == {0, 1, 2, 3, 5}
+    assert (trace.job.dp_size, trace.job.pp_size) == (2, 3)
+
+
+def test_hosts_whose_clocks_differ_give_the_same_ops_within_the_bound(tmp_path: Path) -> None:
+    job = RecordedJob(make_job(SPEC))
+    job.write(tmp_path / "one")
+    job.clocks = [HostClock(), HostClock(77_000_000_000, 2e-5), HostClock(-4_000_000_000_000)]
+    job.write(tmp_path / "three")
+    one, three = (rows_of(read_smon([tmp_path / name])) for name in ("one", "three"))
+    recording = read_smon([tmp_path / "three"]).recording
+    assert recording is not None
+    assert recording.clock_bound_s is not None
+    assert 0 < recording.clock_bound_s < 5e-3
+    assert recording.clock_words == "clocks of 3 hosts put together by their messages"
+
+    def key(row: dict[str, Any]) -> Any:
+        return row["step"], row["dp_rank"], row["stage"], row["kind"], row["seq_id"]
+
+    for mine, theirs in zip(sorted(one, key=key), sorted(three, key=key), strict=True):
+        assert key(mine) == key(theirs)
+        assert mine["start_ns"] / 1e9 == pytest.approx(theirs["start_ns"] / 1e9, abs=2 * recording.clock_bound_s)
+
+
+def test_times_of_the_device_come_before_those_of_the_host(tmp_path: Path) -> None:
+    spans = [
+        TestSpan(
+            kind="forward_compute",
+            start_ns=1_000 * index,
+            duration_ns=10,
+            microbatch=index,
+            time_source=1,
+            device_start_ns=50_000 + 2_000 * index,
+            device_duration_ns=1_500,
+        )
+        for index in range(2)
+    ]
+    # The device computes through most of this collection.
+    spans.append(TestSpan(kind="gc", start_ns=50_500, duration_ns=1_200))
+    write_rank(tmp_path, spans)
+    trace = read_smon([tmp_path])
+    times = [(row["kind"], row["start_ns"], row["duration_ns"]) for row in rows_of(trace)]
+    assert times == [("forward_compute", 0, 1_500), ("gc", 1_500, 200), ("forward_compute", 2_000, 1_500)]
+    assert trace.recording is not None
+    assert trace.recording.time_sources == {"gpu_event": 2, "host": 1}
+
+
+def test_one_step_of_one_rank_is_read(tmp_path: Path) -> None:
+    write_rank(tmp_path, [TestSpan(kind="forward_compute", start_ns=10, duration_ns=5, microbatch=0)])
+    trace = read_smon([tmp_path])
+    assert rows_of(trace)[0]["chunk"] == 0
+    assert trace.job.world_size == 1
