@@ -8,8 +8,8 @@ What is recorded, by the classes of torch 2.15 (facts of a run are in the tests)
   the one for the inputs, named backward_input, which receives and sends, and later `backward_weight_one_chunk`, named
   backward_weight.
 - Sends and receives are recorded by the c10d hooks; the operations that `get_fwd_recv_ops` and its like return are told
-  to them ahead by way of `p2p_labels`. What a stage exchanges otherwise (shapes, in the first step) has no label; a
-  `startup` span is around it.
+  to them ahead by way of `p2p_labels`. What stages exchange otherwise (shapes, in the first step) has no label: these
+  are collectives inside a `startup` span.
 - A forward-only pass (`schedule.eval`) is one eval span.
 
 `chunk` is the place of a stage among those of this rank: stage_index // pp_size.
@@ -26,9 +26,11 @@ from typing import Any
 
 from smon_rt._backend import native
 from smon_rt._layout import Layout, torch_distributed
-from smon_rt._recording import known_layout, set_layout
+from smon_rt._recording import found_layout, known_layout
 from smon_rt.integrations import on_import, p2p_labels
 from smon_rt.integrations.patches import Method, Patches
+from smon_rt.integrations.state import FORWARD_ONLY, HOST
+from smon_rt.integrations.torch import collectives, compute, steps
 from smon_rt.kinds import KIND_NAMES, KindName
 
 __all__ = ["attach", "detach"]
@@ -46,6 +48,8 @@ _SCHEDULE_NAMES = {
     "ScheduleDualPipeV": "dual_pipe_v",
 }
 
+#: Transfers of shapes and of forward-only passes are collectives of two.
+_NOT_OF_MICROBATCHES: dict[str, int] = {}
 _MICROBATCH_NAMES = ("fwd_chunk_id", "bwd_chunk_id")
 
 _patches = Patches()
@@ -177,7 +181,8 @@ def _recorded(original: Method, name: str | None, stage: Any, args: tuple[Any, .
     except BaseException:
         native.abort(token)
         raise
-    native.end(token)
+    # What DDP waits for at the end of its last backward is its collectives' time.
+    native.end_at(token, compute.take_backward_end(), HOST, 0)
     return result
 
 
@@ -211,7 +216,7 @@ def _startup(original: Method) -> Method:
         is_done = len(args) > 5 and args[4] and args[5] == getattr(self, "_has_backward", None)
         if is_done or _running.is_eval:
             return original(self, *args, **kwargs)
-        with native.span(_STARTUP):
+        with native.span(_STARTUP), collectives.override(_NOT_OF_MICROBATCHES):
             return original(self, *args, **kwargs)
 
     return _initialize_pp_stages
@@ -224,7 +229,7 @@ def _step(original: Method) -> Method:
         _enter(self)
         try:
             if _running.is_eval:
-                with native.span(_EVAL):
+                with native.span(_EVAL, flags=FORWARD_ONLY), collectives.override(_NOT_OF_MICROBATCHES):
                     return original(self, *args, **kwargs)
             return original(self, *args, **kwargs)
         finally:
@@ -237,8 +242,9 @@ def _enter(schedule: Any) -> None:
     _running.schedule = schedule
     _running.is_eval = getattr(schedule, "_has_backward", True) is False
     try:
-        step = native.status()["step"]
         if not _running.is_eval:
+            steps.begin_unless_explicit()
+            step = native.status()["step"]
             is_same = step == _running.step
             _running.microbatch_offset = _running.microbatch_offset + schedule._n_microbatches if is_same else 0
             _running.step = step
@@ -271,7 +277,7 @@ def _say_layout(schedule: Any) -> None:
         microbatch_count=schedule._n_microbatches,
         schedule=_SCHEDULE_NAMES.get(class_name, class_name),
     )
-    set_layout(_without_pipeline_in_dp(layout, stage.group))
+    found_layout(_without_pipeline_in_dp(layout, stage.group))
 
 
 def _without_pipeline_in_dp(layout: Layout, group: Any) -> Layout:
