@@ -5,7 +5,10 @@
 #include <iterator>
 #include <utility>
 
+#include "analysis/id_graph.h"
+#include "analysis/id_lanes.h"
 #include "analysis/lane_table.h"
+#include "analysis/lost_ops.h"
 #include "analysis/op_timing.h"
 #include "analysis/reference_graph.h"
 
@@ -71,13 +74,17 @@ void contribute(const WhatIf& what_if, ReplayCounter& counter, Analysis& result)
   for (std::size_t dp_rank = 0; dp_rank < dp_size; ++dp_rank) last_stage.add(dp_rank, pp_size - 1);
   result.last_stage = contribution_of(what_if, last_stage, range, counter);
 
-  const std::size_t worst = index_of_largest(result.worker_slowdowns);
+  std::vector<double> recorded_workers = result.worker_slowdowns;
+  for (std::size_t worker = 0; worker < recorded_workers.size(); ++worker) {
+    if (result.worker_ranks[worker] < 0) recorded_workers[worker] = -1;
+  }
+  const std::size_t worst = index_of_largest(recorded_workers);
   result.worst_worker = {worst / pp_size, worst % pp_size};
   result.worst_stage = index_of_largest(result.slowdowns.stage.ratios);
   result.removals = removals(what_if, result.worst_worker, result.worst_stage, counter);
 }
 
-Fidelity fidelity_of(const Analysis& result, const OpTiming& timing) {
+Fidelity fidelity_of(const Analysis& result, const OpTiming& timing, const TimingRules& timing_rules) {
   Fidelity fidelity;
   fidelity.simulation_error_mean = std::abs(result.launch_slowdown - 1);
   for (double ratio : result.launch_slowdown_by_step) {
@@ -85,29 +92,66 @@ Fidelity fidelity_of(const Analysis& result, const OpTiming& timing) {
   }
   fidelity.early_start_count = timing.early_start_count;
   fidelity.worst_early_start_ns = timing.worst_early_start_ns;
+  fidelity.negative_transfer_count = timing.negative_transfer_count;
+  fidelity.worst_negative_transfer_ns = timing.worst_negative_transfer_ns;
+  fidelity.clock_tolerance_ns = timing_rules.clock_tolerance_ns;
   return fidelity;
 }
 
-Result<OpTiming> measure(const OpColumns& columns, const JobLayout& layout, OpGraph& graph, Analysis& result) {
-  if (auto valid = validate_columns(columns, layout); !valid) return valid.error();
+TimingRules timing_rules_of(const AnalyzeOptions& options) {
+  if (options.rules == Rules::kReference) return {};
+  // Negative delays and transfers are kept, however large: only so does an unchanged replay give the recorded steps
+  // back. Those that clocks do not explain are counted.
+  return {.clock_tolerance_ns = options.clock_bound_ns, .drops_implausible = false, .counts_negative_transfers = true};
+}
+
+void take_lanes(const LaneTable& table, Analysis& result) {
+  result.steps = table.steps();
+  result.worker_ranks = table.worker_ranks();
+  result.base_step_ns = table.step_times_ns();
+}
+
+Result<OpTiming> measure_by_reference(const OpColumns& columns, const JobLayout& layout, OpGraph& graph,
+                                      Analysis& result) {
   auto table = LaneTable::build(columns, layout);
   if (!table) return table.error();
   auto built = build_reference_graph(table->template_ops(), layout.pp_size);
   if (!built) return built.error();
   graph = std::move(*built);
-  result.op_count = static_cast<std::int64_t>(columns.size());
-  result.steps = table->steps();
-  result.worker_ranks = table->worker_ranks();
-  result.base_step_ns = table->step_times_ns();
+  take_lanes(*table, result);
   return measure_ops(*table, graph);
+}
+
+Result<OpTiming> measure_by_ids(const OpColumns& columns, const JobLayout& layout, const TimingRules& timing_rules,
+                                OpGraph& graph, Analysis& result) {
+  auto lanes = build_id_lanes(columns, layout);
+  if (!lanes) return lanes.error();
+  auto built = build_graph(*lanes, timing_rules.clock_tolerance_ns);
+  if (!built) return built.error();
+  graph = std::move(*built);
+  put_in_lost_ops(lanes->table, graph);
+  take_lanes(lanes->table, result);
+  result.left_out_steps = std::move(lanes->left_out_steps);
+  result.absent_op_count = lanes->absent_op_count;
+  result.split_group_count = lanes->split_group_count;
+  return measure_ops(lanes->table, graph, timing_rules);
+}
+
+Result<OpTiming> measure(const OpColumns& columns, const JobLayout& layout, const AnalyzeOptions& options,
+                         OpGraph& graph, Analysis& result) {
+  if (auto valid = validate_columns(columns, layout); !valid) return valid.error();
+  result.op_count = static_cast<std::int64_t>(columns.size());
+  if (options.rules == Rules::kReference) return measure_by_reference(columns, layout, graph, result);
+  return measure_by_ids(columns, layout, timing_rules_of(options), graph, result);
 }
 
 }  // namespace
 
-Result<Analysis> analyze(const OpColumns& columns, const JobLayout& layout, const Progress& progress) {
+Result<Analysis> analyze(const OpColumns& columns, const JobLayout& layout, const Progress& progress,
+                         const AnalyzeOptions& options) {
   Analysis result;
   OpGraph graph;
-  auto timing = measure(columns, layout, graph, result);
+  auto timing = measure(columns, layout, options, graph, result);
   if (!timing) return timing.error();
   const WhatIf what_if(graph, *timing, static_cast<std::size_t>(layout.dp_size),
                        static_cast<std::size_t>(layout.pp_size));
@@ -123,7 +167,7 @@ Result<Analysis> analyze(const OpColumns& columns, const JobLayout& layout, cons
   result.forward_backward = forward_backward(what_if);
   result.forward_medians_ns = worker_medians_ns(what_if, Kind::kForwardCompute);
   result.backward_medians_ns = worker_medians_ns(what_if, Kind::kBackwardCompute);
-  result.fidelity = fidelity_of(result, *timing);
+  result.fidelity = fidelity_of(result, *timing, timing_rules_of(options));
   return result;
 }
 

@@ -6,6 +6,7 @@
 
 #include "analysis/contributions.h"
 #include "analysis/evidence.h"
+#include "analysis/id_lanes.h"
 #include "analysis/op_columns.h"
 #include "analysis/slowdowns.h"
 #include "analysis/statistics.h"
@@ -20,6 +21,9 @@ struct Fidelity {
   double simulation_error_worst = 0;  // of the worst step
   std::int64_t early_start_count = 0;
   double worst_early_start_ns = 0;
+  std::int64_t negative_transfer_count = 0;  // by the rules of ids only
+  double worst_negative_transfer_ns = 0;
+  double clock_tolerance_ns = 0;  // what is off by less is in neither count
 };
 
 /// All that the paper's method says of a job. Step times in nanoseconds, one per step; workers are
@@ -55,10 +59,28 @@ struct Analysis {
   std::vector<double> forward_medians_ns;
   std::vector<double> backward_medians_ns;
   Fidelity fidelity;
+
+  // By the rules of ids only.
+  std::vector<LeftOutStep> left_out_steps;  // not in `steps`
+  std::int64_t absent_op_count = 0;
+  std::int64_t split_group_count = 0;
 };
 
-/// Analyses a trace with the reference rules.
-/// Errors: what validate_columns, LaneTable::build and build_reference_graph refuse; "stopped" when `progress` says so.
-Result<Analysis> analyze(const OpColumns& columns, const JobLayout& layout, const Progress& progress = {});
+/// How a trace becomes lanes and a graph.
+enum class Rules : std::uint8_t {
+  kReference,  // of the published analyzer: from launch order and times, all lanes alike (reference_graph.h)
+  kIds,        // our own: from microbatch, chunk and group ids, lanes may differ (id_graph.h)
+};
+
+struct AnalyzeOptions {
+  Rules rules = Rules::kReference;
+  /// How far clocks of two hosts may be apart, for kIds. The reference has its own tolerance.
+  double clock_bound_ns = 0;
+};
+
+/// Analyses a trace.
+/// Errors: what validate_columns and the lanes and graph of the rules refuse; "stopped" when `progress` says so.
+Result<Analysis> analyze(const OpColumns& columns, const JobLayout& layout, const Progress& progress = {},
+                         const AnalyzeOptions& options = {});
 
 }  // namespace smon_rt::analysis

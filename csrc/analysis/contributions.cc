@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <numeric>
 
 #include "analysis/statistics.h"
 
@@ -16,7 +15,7 @@ bool is_pp_communication(const Op& op) {
 
 bool is_dp_communication(const Op& op) {
   return op.kind == Kind::kParamsAllGather || op.kind == Kind::kGradsReduceScatter ||
-         op.kind == Kind::kSeparateGradsAllReduce;
+         op.kind == Kind::kGradsAllReduce || op.kind == Kind::kSeparateGradsAllReduce;
 }
 
 struct NamedPredicate {
@@ -53,8 +52,10 @@ Contribution contribution_of(const WhatIf& what_if, const WorkerSet& set, const 
 
 WorkerSet slowest_workers(const std::vector<double>& scores, const std::vector<std::int32_t>& ranks,
                           std::size_t dp_size, std::size_t pp_size) {
-  std::vector<std::size_t> order(scores.size());
-  std::iota(order.begin(), order.end(), std::size_t{0});
+  std::vector<std::size_t> order;
+  for (std::size_t worker = 0; worker < scores.size(); ++worker) {
+    if (ranks[worker] >= 0) order.push_back(worker);
+  }
   std::sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
     return scores[a] != scores[b] ? scores[a] > scores[b] : ranks[a] < ranks[b];
   });

@@ -30,7 +30,7 @@ Contribution contribution_of(const WhatIf& what_if, const WorkerSet& set, const 
                              ReplayCounter& counter);
 
 /// The slowest 3 % of the recorded ranks: (3 · R + 99) div 100 of them, those with the largest score; equal scores go
-/// to the lower rank. `scores` and `ranks` are per worker, [dp_rank · pp_size + stage].
+/// to the lower rank. `scores` and `ranks` are per worker, [dp_rank · pp_size + stage]; a rank of -1 was not recorded.
 WorkerSet slowest_workers(const std::vector<double>& scores, const std::vector<std::int32_t>& ranks,
                           std::size_t dp_size, std::size_t pp_size);
 

@@ -15,7 +15,7 @@ struct ForwardBackward {
 
 ForwardBackward forward_backward(const WhatIf& what_if);
 
-/// Median duration of a kind on each worker in nanoseconds, [dp_rank · pp_size + stage].
+/// Median duration of a kind on each worker in nanoseconds, [dp_rank · pp_size + stage]; NaN for a worker without any.
 std::vector<double> worker_medians_ns(const WhatIf& what_if, Kind kind);
 
 }  // namespace smon_rt::analysis

@@ -3,44 +3,14 @@
 #include <algorithm>
 #include <limits>
 #include <string>
-#include <unordered_map>
 #include <utility>
+
+#include "analysis/step_index.h"
 
 namespace smon_rt::analysis {
 namespace {
 
 constexpr double kUnset = -1e300;
-
-/// Step numbers to indices in ascending order. Rows come in runs of one step, so the last answer is kept.
-class StepIndex {
- public:
-  explicit StepIndex(std::span<const std::int64_t> rows) {
-    for (std::size_t i = 0; i < rows.size(); ++i) {
-      if (i == 0 || rows[i] != rows[i - 1]) index_.try_emplace(rows[i], 0);
-    }
-    for (const auto& [step, unused] : index_) steps_.push_back(step);
-    std::sort(steps_.begin(), steps_.end());
-    for (std::size_t i = 0; i < steps_.size(); ++i) index_[steps_[i]] = i;
-  }
-
-  const std::vector<std::int64_t>& steps() const { return steps_; }
-
-  std::size_t of(std::int64_t step) {
-    if (step != last_step_ || !has_last_) {
-      last_index_ = index_.find(step)->second;
-      last_step_ = step;
-      has_last_ = true;
-    }
-    return last_index_;
-  }
-
- private:
-  std::unordered_map<std::int64_t, std::size_t> index_;
-  std::vector<std::int64_t> steps_;
-  std::int64_t last_step_ = 0;
-  std::size_t last_index_ = 0;
-  bool has_last_ = false;
-};
 
 /// (kind, stage, seq_id) to op of the template lane.
 class OpLookup {
@@ -110,24 +80,6 @@ std::string in_lane(std::int32_t dp_rank, std::int64_t step) {
   return " in dp rank " + std::to_string(dp_rank) + ", step " + std::to_string(step);
 }
 
-Result<std::vector<std::int32_t>> ranks_of_workers(const OpColumns& c, const JobLayout& layout) {
-  std::vector<std::int32_t> ranks(static_cast<std::size_t>(layout.dp_size) * static_cast<std::size_t>(layout.pp_size),
-                                  -1);
-  std::unordered_map<std::int32_t, std::size_t> worker_of;
-  for (std::size_t row = 0; row < c.size(); ++row) {
-    const std::size_t worker = static_cast<std::size_t>(c.dp_rank[row]) * static_cast<std::size_t>(layout.pp_size) +
-                               static_cast<std::size_t>(c.stage[row]);
-    if (ranks[worker] == c.rank[row]) continue;
-    const auto [known, is_new] = worker_of.try_emplace(c.rank[row], worker);
-    if (!is_new && known->second != worker) {
-      return Error{"rank " + std::to_string(c.rank[row]) + " appears as two workers, one of them dp rank " +
-                   std::to_string(c.dp_rank[row]) + ", stage " + std::to_string(c.stage[row])};
-    }
-    if (ranks[worker] < 0 || c.rank[row] < ranks[worker]) ranks[worker] = c.rank[row];
-  }
-  return ranks;
-}
-
 std::vector<std::int64_t> first_starts(const OpColumns& c, StepIndex& step_index) {
   std::vector<std::int64_t> starts(step_index.steps().size(), std::numeric_limits<std::int64_t>::max());
   for (std::size_t row = 0; row < c.size(); ++row) {
@@ -182,13 +134,6 @@ Error name_incomplete_lane(const OpColumns& c, StepIndex& step_index, std::size_
 }  // namespace
 
 Result<LaneTable> LaneTable::build(const OpColumns& columns, const JobLayout& layout) {
-  const auto worker_count = static_cast<std::size_t>(layout.dp_size) * static_cast<std::size_t>(layout.pp_size);
-  // Bounds all that follows by the rows there are: sizes come from a file that may claim anything.
-  if (worker_count > columns.size()) {
-    return Error{"dp " + std::to_string(layout.dp_size) + " x pp " + std::to_string(layout.pp_size) + " has " +
-                 std::to_string(worker_count) + " workers, but there are only " + std::to_string(columns.size()) +
-                 " ops"};
-  }
   LaneTable table;
   auto ranks = ranks_of_workers(columns, layout);
   if (!ranks) return ranks.error();

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "analysis/lane_buffer.h"
+#include "analysis/lane_mask.h"
 #include "analysis/lane_ops.h"
 #include "analysis/op_columns.h"
 #include "base/result.h"
@@ -33,10 +34,17 @@ class LaneTable {
   const double* ends_ns(OpIndex op) const { return ends_ns_.data() + op * lane_count(); }
   /// The last recorded end of each step, from the step's first recorded start.
   const std::vector<double>& step_times_ns() const { return step_times_ns_; }
-  /// Lowest recorded rank of each worker: [dp_rank · pp_size + stage].
+  /// Lowest recorded rank of each worker: [dp_rank · pp_size + stage]; -1 for a worker without any op.
   const std::vector<std::int32_t>& worker_ranks() const { return worker_ranks_; }
+  /// Lanes in which an op was recorded; elsewhere its start and end are 0. Everything by the reference rules.
+  const LaneMask& recorded() const { return recorded_; }
+  /// Lanes in which a replay has an op: recorded, or lost and put in where it must have been (lost_ops.h).
+  const LaneMask& takes_part() const { return takes_part_; }
 
  private:
+  friend class IdLaneBuilder;
+  friend class LostOps;
+
   std::vector<RecordedOp> template_ops_;
   std::vector<std::int64_t> steps_;
   std::size_t dp_size_ = 1;
@@ -44,6 +52,8 @@ class LaneTable {
   LaneBuffer ends_ns_;
   std::vector<double> step_times_ns_;
   std::vector<std::int32_t> worker_ranks_;
+  LaneMask recorded_;
+  LaneMask takes_part_;
 };
 
 }  // namespace smon_rt::analysis

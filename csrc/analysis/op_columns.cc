@@ -95,6 +95,14 @@ Result<void> validate_row(const OpColumns& c, const JobLayout& layout, std::size
   return {};
 }
 
+bool has_column(const ArrowSchema& schema, std::string_view name) {
+  for (std::int64_t i = 0; i < schema.n_children; ++i) {
+    const ArrowSchema* field = schema.children[i];
+    if (field != nullptr && field->name != nullptr && name == field->name) return true;
+  }
+  return false;
+}
+
 template <typename T>
 bool take(Result<std::span<const T>> view, std::span<const T>& column, std::string& error) {
   if (!view) {
@@ -129,6 +137,9 @@ Result<OpColumns> view_arrow_columns(const ArrowSchema& schema, const ArrowArray
   take(view_column<std::int32_t>(schema, array, "chunk"), c.chunk, error);
   take(view_column<std::int32_t>(schema, array, "global_chunk"), c.global_chunk, error);
   take(view_column<std::int32_t>(schema, array, "microbatch"), c.microbatch, error);
+  if (has_column(schema, "group_id")) {
+    take(view_column<std::int64_t>(schema, array, "group_id"), c.group_id, error);
+  }
   if (!error.empty()) return Error{error};
   return c;
 }

@@ -34,12 +34,16 @@ struct OpColumns {
   std::span<const std::int32_t> chunk;
   std::span<const std::int32_t> global_chunk;
   std::span<const std::int32_t> microbatch;
+  /// Ops of one step with the same id >= 0 communicate with each other; -1: no partner recorded. Only the rules of our
+  /// own ids read it; empty where the batch has no such column.
+  std::span<const std::int64_t> group_id = {};
 
   std::size_t size() const { return step.size(); }
 };
 
 /// Views the columns of a struct array (a record batch) without copying.
-/// The spans live as long as `array` is not released. Errors: a column is missing, of another type, or has nulls.
+/// The spans live as long as `array` is not released. Errors: a column (other than group_id) is missing, of another
+/// type, or has nulls.
 Result<OpColumns> view_arrow_columns(const ArrowSchema& schema, const ArrowArray& array);
 
 /// Checks what no later stage may have to doubt: ranks and stages inside the layout, known kinds, sequence numbers

@@ -111,6 +111,7 @@ Result<OpGraph> OpGraphBuilder::build() && {
   OpGraph graph;
   graph.ops_ = std::move(ops_);
   graph.groups_ = std::move(groups_);
+  graph.step_ends_with_optimizer_ = step_ends_with_optimizer_;
   graph.dependency_begin_.push_back(0);
   for (const std::vector<OpIndex>& before : dependencies_) {
     graph.dependencies_.insert(graph.dependencies_.end(), before.begin(), before.end());

@@ -52,6 +52,8 @@ class OpGraph {
   bool is_communication(OpIndex index) const { return group_of_[index] != kNoGroup; }
   /// Ops in an order in which each comes after all that it waits for, its group's members' dependencies included.
   const std::vector<OpIndex>& order() const { return order_; }
+  /// What ends the step: its last optimizer, as the published analyzer has it, or its last op of any kind.
+  bool step_ends_with_optimizer() const { return step_ends_with_optimizer_; }
 
  private:
   friend class OpGraphBuilder;
@@ -61,6 +63,7 @@ class OpGraph {
   std::vector<Group> groups_;
   std::vector<GroupIndex> group_of_;
   std::vector<OpIndex> order_;
+  bool step_ends_with_optimizer_ = true;
 };
 
 class OpGraphBuilder {
@@ -72,6 +75,7 @@ class OpGraphBuilder {
   void add_chain(std::span<const OpIndex> chain);
   /// An op may be in one group only.
   void add_group(std::vector<OpIndex> members, bool spans_dp);
+  void end_step_with_any_op() { step_ends_with_optimizer_ = false; }
 
   const std::vector<Op>& ops() const { return ops_; }
 
@@ -82,6 +86,7 @@ class OpGraphBuilder {
   std::vector<Op> ops_;
   std::vector<std::vector<OpIndex>> dependencies_;
   std::vector<Group> groups_;
+  bool step_ends_with_optimizer_ = true;
 };
 
 }  // namespace smon_rt::analysis

@@ -9,11 +9,14 @@
 namespace smon_rt::analysis {
 namespace {
 
-constexpr double kImplausibleNs = -10e6;
-constexpr double kClockToleranceNs = 50e3;
-
-double without_implausible(double value_ns) {
-  return value_ns <= kImplausibleNs ? 0 : value_ns;
+// A loop of its own where all lanes have the op: by the reference rules that is each op.
+template <typename ValueOf>
+void fill(double* values, const std::uint64_t* mask, std::size_t count, ValueOf value_of) {
+  if (mask == nullptr) {
+    for (std::size_t l = 0; l < count; ++l) values[l] = value_of(l);
+  } else {
+    for (std::size_t l = 0; l < count; ++l) values[l] = mask[l] != 0 ? value_of(l) : 0;
+  }
 }
 
 void max_into(double* target, const double* values, std::size_t count) {
@@ -27,7 +30,7 @@ void max_over_dp(double* lanes, std::size_t lane_count, std::size_t dp_size) {
   }
 }
 
-void measure_durations(const LaneTable& table, const OpGraph& graph, OpTiming& timing) {
+void measure_durations(const LaneTable& table, const OpGraph& graph, const TimingRules& rules, OpTiming& timing) {
   const std::size_t lanes = table.lane_count();
   std::vector<double> begin(lanes);
   for (OpIndex op = 0; op < graph.size(); ++op) {
@@ -36,17 +39,25 @@ void measure_durations(const LaneTable& table, const OpGraph& graph, OpTiming& t
     for (std::size_t l = 0; l < lanes; ++l) durations[l] = table.ends_ns(op)[l] - table.starts_ns(op)[l];
   }
   for (const Group& group : graph.groups()) {
+    // A lane that lacks a member has 0 there, and nobody waits for it.
     std::copy_n(table.starts_ns(group.members.front()), lanes, begin.begin());
     for (OpIndex member : group.members) max_into(begin.data(), table.starts_ns(member), lanes);
     if (group.spans_dp) max_over_dp(begin.data(), lanes, table.dp_size());
     for (OpIndex member : group.members) {
-      double* durations = timing.durations_ns.data() + member * lanes;
-      for (std::size_t l = 0; l < lanes; ++l) durations[l] = without_implausible(table.ends_ns(member)[l] - begin[l]);
+      const double* ends = table.ends_ns(member);
+      fill(timing.durations_ns.data() + member * lanes, timing.takes_part.of(member), lanes, [&](std::size_t l) {
+        const double transfer = ends[l] - begin[l];
+        if (rules.counts_negative_transfers && transfer < -rules.clock_tolerance_ns) {
+          ++timing.negative_transfer_count;
+          timing.worst_negative_transfer_ns = std::max(timing.worst_negative_transfer_ns, -transfer);
+        }
+        return transfer <= rules.implausible_ns() ? 0 : transfer;
+      });
     }
   }
 }
 
-void measure_launch_delays(const LaneTable& table, const OpGraph& graph, OpTiming& timing) {
+void measure_launch_delays(const LaneTable& table, const OpGraph& graph, const TimingRules& rules, OpTiming& timing) {
   const std::size_t lanes = table.lane_count();
   std::vector<double> ready(lanes);
   for (OpIndex op = 0; op < graph.size(); ++op) {
@@ -57,15 +68,15 @@ void measure_launch_delays(const LaneTable& table, const OpGraph& graph, OpTimin
       std::copy_n(table.ends_ns(dependencies.front()), lanes, ready.begin());
       for (OpIndex before : dependencies.subspan(1)) max_into(ready.data(), table.ends_ns(before), lanes);
     }
-    double* delays = timing.launch_delays_ns.data() + op * lanes;
-    for (std::size_t l = 0; l < lanes; ++l) {
-      const double delay = table.starts_ns(op)[l] - ready[l];
-      if (delay < -kClockToleranceNs) {
+    const double* starts = table.starts_ns(op);
+    fill(timing.launch_delays_ns.data() + op * lanes, timing.takes_part.of(op), lanes, [&](std::size_t l) {
+      const double delay = starts[l] - ready[l];
+      if (delay < -rules.clock_tolerance_ns) {
         ++timing.early_start_count;
         timing.worst_early_start_ns = std::max(timing.worst_early_start_ns, -delay);
       }
-      delays[l] = without_implausible(delay);
-    }
+      return delay <= rules.implausible_ns() ? 0 : delay;
+    });
   }
 }
 
@@ -77,6 +88,8 @@ bool takes_median(Kind kind) {
     case Kind::kBackwardRecv:
     case Kind::kParamsAllGather:
     case Kind::kGradsReduceScatter:
+    case Kind::kGradsAllReduce:
+    case Kind::kCollective:
     case Kind::kSeparateGradsAllReduce:
     case Kind::kLayernormGradsAllReduce:
     case Kind::kEmbeddingGradsAllReduce:
@@ -87,15 +100,29 @@ bool takes_median(Kind kind) {
   }
 }
 
+void append_recorded(const OpTiming& timing, OpIndex op, std::vector<double>& values) {
+  const double* durations = timing.durations(op);
+  const std::uint64_t* mask = timing.recorded.of(op);
+  if (mask == nullptr) {
+    values.insert(values.end(), durations, durations + timing.lane_count);
+    return;
+  }
+  for (std::size_t lane = 0; lane < timing.lane_count; ++lane) {
+    if (mask[lane] != 0) values.push_back(durations[lane]);
+  }
+}
+
 }  // namespace
 
-OpTiming measure_ops(const LaneTable& table, const OpGraph& graph) {
+OpTiming measure_ops(const LaneTable& table, const OpGraph& graph, const TimingRules& rules) {
   OpTiming timing;
+  timing.recorded = table.recorded();
+  timing.takes_part = table.takes_part();
   timing.lane_count = table.lane_count();
   timing.durations_ns = LaneBuffer(graph.size() * timing.lane_count);
   timing.launch_delays_ns = LaneBuffer(graph.size() * timing.lane_count);
-  measure_durations(table, graph, timing);
-  measure_launch_delays(table, graph, timing);
+  measure_durations(table, graph, rules, timing);
+  measure_launch_delays(table, graph, rules, timing);
   return timing;
 }
 
@@ -107,7 +134,7 @@ std::array<double, kKindCount> ideal_durations(const OpTiming& timing, const OpG
   for (std::size_t kind = 0; kind < kKindCount; ++kind) {
     values.clear();
     for (OpIndex op : ops[kind]) {
-      values.insert(values.end(), timing.durations(op), timing.durations(op) + timing.lane_count);
+      append_recorded(timing, op, values);
     }
     ideal[kind] = takes_median(static_cast<Kind>(kind)) ? median(values) : mean(values);
   }

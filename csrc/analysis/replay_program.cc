@@ -12,7 +12,7 @@ class Compiler {
     program_.ends_step.assign(graph.size(), false);
     program_.is_sink.assign(graph.size(), true);
     for (OpIndex op = 0; op < graph.size(); ++op) {
-      program_.ends_step[op] = graph.op(op).kind == Kind::kOptimizer;
+      program_.ends_step[op] = !graph.step_ends_with_optimizer() || graph.op(op).kind == Kind::kOptimizer;
       for (OpIndex before : graph.dependencies(op)) {
         ++readers_[before];
         program_.is_sink[before] = false;

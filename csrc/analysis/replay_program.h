@@ -36,7 +36,7 @@ struct ReplayProgram {
   std::vector<std::uint32_t> operands;  // slots
   std::vector<Member> members;
   std::uint32_t slot_count = 0;
-  std::vector<bool> ends_step;  // per op: an optimizer, whose last end is the end of the step
+  std::vector<bool> ends_step;  // per op: its end may be the end of the step
   std::vector<bool> is_sink;    // per op: nothing waits for it
 
   std::span<const std::uint32_t> operands_of(const Instruction& i) const {

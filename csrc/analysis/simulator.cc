@@ -55,15 +55,25 @@ void append_last_of_steps(const double* lanes, std::size_t steps, std::size_t dp
   for (std::size_t i = 0; i < steps; ++i, lanes += dp_size) ends.push_back(*std::max_element(lanes, lanes + dp_size));
 }
 
-/// One block of lanes on its way through the program. With `ideal`, every lane has a stand-in for the other dp ranks
-/// of its step in the second half of each slot.
+/// Stand-ins for the other dp ranks of each lane's step; see Simulator::replay_each_against_ideal.
+struct StandIns {
+  const std::vector<double>& ideal;
+  std::size_t count = 1;
+  const std::uint32_t* lanes = nullptr;  // [lane · count + i]; null: each has all ops
+};
+
+/// One block of lanes on its way through the program. With stand-ins, those of all lanes lie behind the lanes in each
+/// slot: the first of every lane, then the second of every lane, …
 class Block {
  public:
-  Block(const ReplayProgram& program, const std::vector<double>* ideal, std::size_t dp_size, std::size_t lane_capacity)
+  Block(const ReplayProgram& program, const LaneMask* takes_part, const StandIns* stand_ins, std::size_t dp_size,
+        std::size_t lane_capacity)
       : program_(program),
-        ideal_(ideal),
+        takes_part_(takes_part),
+        stand_ins_(stand_ins),
         dp_size_(dp_size),
-        stride_(ideal == nullptr ? lane_capacity : 2 * lane_capacity),
+        copies_(stand_ins == nullptr ? 1 : 1 + stand_ins->count),
+        stride_(copies_ * lane_capacity),
         slots_((program.slot_count + 3) * stride_),
         group_start_(slots_.data() + program.slot_count * stride_),
         optimizer_end_(group_start_ + stride_),
@@ -73,7 +83,7 @@ class Block {
     scenario_ = &scenario;
     first_lane_ = first_lane;
     lane_count_ = lane_count;
-    width_ = ideal_ == nullptr ? lane_count : 2 * lane_count;
+    width_ = copies_ * lane_count;
     std::fill_n(optimizer_end_, 2 * stride_, 0.0);
     for (const ReplayProgram::Instruction& instruction : program_.instructions) {
       if (instruction.action == ReplayProgram::Action::kComplete) {
@@ -84,7 +94,7 @@ class Block {
     }
   }
 
-  /// One value per lane; with stand-ins a second one behind it.
+  /// One value per lane; with stand-ins theirs behind it.
   const double* optimizer_end() const { return optimizer_end_; }
   const double* last_end() const { return last_end_; }
 
@@ -115,10 +125,25 @@ class Block {
     if (scenario_->launch_delays.empty()) {
       if (runs) return end(instruction.op, target, ready);
       for (std::size_t i = 0; i < width_; ++i) target[i] = ready(i);
-      return;
+    } else {
+      add_values(target, ready, scenario_->launch_delays[instruction.op], first_lane_, lane_count_);
+      if (runs) return end(instruction.op, target, [target](std::size_t i) { return target[i]; });
     }
-    add_values(target, ready, scenario_->launch_delays[instruction.op], first_lane_, lane_count_);
-    if (runs) end(instruction.op, target, [target](std::size_t i) { return target[i]; });
+    if (takes_part_ != nullptr) clear_absent(instruction.op, target);
+  }
+
+  // Time 0 for who lacks the op: the start of the step, which keeps nobody waiting.
+  void clear_absent(OpIndex op, double* times) {
+    const std::uint64_t* mask = takes_part_->of(op);
+    if (mask == nullptr) return;
+    for (std::size_t i = 0; i < lane_count_; ++i) times[i] = mask[first_lane_ + i] != 0 ? times[i] : 0;
+    for (std::size_t copy = 1; copy < copies_; ++copy) {
+      times += lane_count_;
+      const std::uint32_t* lanes = stand_ins_->lanes + first_lane_ * stand_ins_->count + copy - 1;
+      for (std::size_t i = 0; i < lane_count_; ++i) {
+        times[i] = mask[lanes[i * stand_ins_->count]] != 0 ? times[i] : 0;
+      }
+    }
   }
 
   void complete(const ReplayProgram::Instruction& instruction) {
@@ -134,29 +159,36 @@ class Block {
   }
 
   void wait_for_dp_ranks() {
-    if (ideal_ == nullptr) {
+    if (stand_ins_ == nullptr) {
       last_of_each_step(group_start_, lane_count_, dp_size_);
       return;
     }
-    max_into(group_start_, group_start_ + lane_count_, lane_count_);
-    std::copy_n(group_start_, lane_count_, group_start_ + lane_count_);
+    for (std::size_t copy = 1; copy < copies_; ++copy) {
+      max_into(group_start_, group_start_ + copy * lane_count_, lane_count_);
+    }
+    for (std::size_t copy = 1; copy < copies_; ++copy) {
+      std::copy_n(group_start_, lane_count_, group_start_ + copy * lane_count_);
+    }
   }
 
   template <typename Ready>
   void end(OpIndex op, double* times, Ready ready) {
     add_values(times, ready, scenario_->durations[op], first_lane_, lane_count_);
-    if (ideal_ != nullptr) {
-      const double duration = (*ideal_)[op];
+    if (stand_ins_ != nullptr) {
+      const double duration = stand_ins_->ideal[op];
       for (std::size_t i = lane_count_; i < width_; ++i) times[i] = ready(i) + duration;
     }
+    if (takes_part_ != nullptr) clear_absent(op, times);
     if (program_.ends_step[op]) max_into(optimizer_end_, times, width_);
     if (program_.is_sink[op]) max_into(last_end_, times, width_);
   }
 
   const ReplayProgram& program_;
   const Scenario* scenario_ = nullptr;
-  const std::vector<double>* ideal_;
+  const LaneMask* takes_part_;
+  const StandIns* stand_ins_;
   std::size_t dp_size_;
+  std::size_t copies_;  // of each lane in a slot: itself and its stand-ins
   std::size_t stride_;
   std::vector<double> slots_;
   double* group_start_;
@@ -169,8 +201,37 @@ class Block {
 
 }  // namespace
 
-Simulator::Simulator(const OpGraph& graph, std::size_t dp_size, std::size_t step_count)
-    : program_(compile(graph)), dp_size_(dp_size), step_count_(step_count) {}
+Simulator::Simulator(const OpGraph& graph, std::size_t dp_size, std::size_t step_count, const LaneMask* takes_part)
+    : program_(compile(graph)),
+      dp_size_(dp_size),
+      step_count_(step_count),
+      takes_part_(takes_part == nullptr || takes_part->is_everything() ? nullptr : takes_part) {
+  // An op that others wait for may still be the last one: in a lane that lacks them, or where delays are negative.
+  if (takes_part_ != nullptr || !graph.step_ends_with_optimizer()) program_.is_sink.assign(graph.size(), true);
+  if (takes_part_ != nullptr) choose_stand_ins();
+}
+
+void Simulator::choose_stand_ins() {
+  const std::vector<std::uint32_t> shapes = takes_part_->shapes();
+  std::vector<std::vector<std::uint32_t>> chosen(lane_count());
+  for (std::size_t lane = 0; lane < lane_count(); ++lane) {
+    const std::size_t first = lane / dp_size_ * dp_size_;
+    std::vector<std::uint32_t> seen;
+    for (std::size_t other = first; other < first + dp_size_; ++other) {
+      if (other == lane || std::find(seen.begin(), seen.end(), shapes[other]) != seen.end()) continue;
+      seen.push_back(shapes[other]);
+      chosen[lane].push_back(static_cast<std::uint32_t>(other));
+    }
+    // Alone in its step: never asked, and the lane itself is as good as any.
+    if (chosen[lane].empty()) chosen[lane].push_back(static_cast<std::uint32_t>(lane));
+    stand_in_count_ = std::max(stand_in_count_, chosen[lane].size());
+  }
+  // Where a lane needs fewer than the most, one of its own comes twice: that changes nothing.
+  for (std::vector<std::uint32_t>& lanes : chosen) {
+    lanes.resize(stand_in_count_, lanes.front());
+    stand_ins_.insert(stand_ins_.end(), lanes.begin(), lanes.end());
+  }
+}
 
 std::size_t Simulator::steps_per_block() const {
   return std::min(step_count_, std::max(std::size_t{1}, kLanesPerBlock / dp_size_));
@@ -183,7 +244,7 @@ StepEnds Simulator::replay(const Scenario& scenario) const {
 SMON_WIDE_VECTORS std::vector<StepEnds> Simulator::replay_all(std::span<const Scenario> scenarios) const {
   std::vector<StepEnds> ends(scenarios.size());
   const std::size_t block_steps = steps_per_block();
-  Block block(program_, nullptr, dp_size_, block_steps * dp_size_);
+  Block block(program_, takes_part_, nullptr, dp_size_, block_steps * dp_size_);
   for (std::size_t step = 0; step < step_count_; step += block_steps) {
     const std::size_t steps = std::min(block_steps, step_count_ - step);
     for (std::size_t i = 0; i < scenarios.size(); ++i) {
@@ -199,14 +260,17 @@ SMON_WIDE_VECTORS std::vector<double> Simulator::replay_each_against_ideal(const
                                                                            const std::vector<double>& ideal) const {
   std::vector<double> ends(lane_count());
   const std::size_t block_steps = steps_per_block();
-  Block block(program_, &ideal, dp_size_, block_steps * dp_size_);
+  const StandIns stand_ins{ideal, stand_in_count_, stand_ins_.data()};
+  Block block(program_, takes_part_, &stand_ins, dp_size_, block_steps * dp_size_);
   for (std::size_t step = 0; step < step_count_; step += block_steps) {
     const std::size_t lanes = std::min(block_steps, step_count_ - step) * dp_size_;
     block.run(scenario, step * dp_size_, lanes);
     const double* own = block.optimizer_end();
+    std::copy_n(own, lanes, ends.data() + step * dp_size_);
     // With one dp rank there are no others to wait for.
-    const double* others = dp_size_ > 1 ? own + lanes : own;
-    for (std::size_t i = 0; i < lanes; ++i) ends[step * dp_size_ + i] = std::max(own[i], others[i]);
+    for (std::size_t i = 1; dp_size_ > 1 && i <= stand_in_count_; ++i) {
+      max_into(ends.data() + step * dp_size_, own + i * lanes, lanes);
+    }
   }
   return ends;
 }

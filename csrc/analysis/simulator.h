@@ -5,6 +5,7 @@
 #include <span>
 #include <vector>
 
+#include "analysis/lane_mask.h"
 #include "analysis/op_graph.h"
 #include "analysis/replay_program.h"
 
@@ -33,7 +34,7 @@ struct Scenario {
 
 /// When the steps of a replay end, from the start of the step, in nanoseconds.
 struct StepEnds {
-  std::vector<double> optimizer;  // last optimizer: the step time
+  std::vector<double> optimizer;  // last optimizer, or what else ends the steps of this graph: the step time
   std::vector<double> last;       // last op of any kind
 };
 
@@ -45,7 +46,9 @@ struct StepEnds {
 /// number of steps.
 class Simulator {
  public:
-  Simulator(const OpGraph& graph, std::size_t dp_size, std::size_t step_count);
+  /// `takes_part` says which lanes have which op; null: all have all. In a lane that lacks an op nobody waits for it
+  /// and it takes no time. Borrowed.
+  Simulator(const OpGraph& graph, std::size_t dp_size, std::size_t step_count, const LaneMask* takes_part = nullptr);
 
   /// Lanes of the same step wait for each other in groups that span data parallelism.
   StepEnds replay(const Scenario& scenario) const;
@@ -55,9 +58,10 @@ class Simulator {
   std::vector<StepEnds> replay_all(std::span<const Scenario> scenarios) const;
 
   /// Answers "what if only this one lane's dp rank ran `scenario`, and all others `ideal`" for every lane at once:
-  /// the ideal ranks of a step are all alike, so one of them stands for the rest, and each lane is replayed beside
-  /// its own stand-in. `ideal` holds one duration per op. `scenario` must have no launch delays.
-  /// Returns the step time of each lane, [step · dp_size + dp_rank].
+  /// the ideal ranks of a step that have the same ops are all alike, so one of them stands for the rest, and each lane
+  /// is replayed beside a stand-in of its own for each such set of ranks: one where all have the same ops, and as many
+  /// as there are other ranks where no two do, which is then brute force. `ideal` holds one duration per op. `scenario`
+  /// must have no launch delays. Returns the step time of each lane, [step · dp_size + dp_rank].
   std::vector<double> replay_each_against_ideal(const Scenario& scenario, const std::vector<double>& ideal) const;
 
   std::size_t lane_count() const { return dp_size_ * step_count_; }
@@ -65,10 +69,14 @@ class Simulator {
 
  private:
   std::size_t steps_per_block() const;
+  void choose_stand_ins();
 
   ReplayProgram program_;
   std::size_t dp_size_;
   std::size_t step_count_;
+  const LaneMask* takes_part_;  // null: every op in every lane
+  std::size_t stand_in_count_ = 1;
+  std::vector<std::uint32_t> stand_ins_;  // [lane · stand_in_count + i]: the lane whose ops that stand-in has
 };
 
 }  // namespace smon_rt::analysis

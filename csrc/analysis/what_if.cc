@@ -26,7 +26,7 @@ WhatIf::WhatIf(const OpGraph& graph, const OpTiming& timing, std::size_t dp_size
       timing_(timing),
       dp_size_(dp_size),
       pp_size_(pp_size),
-      simulator_(graph, dp_size, timing.lane_count / dp_size) {
+      simulator_(graph, dp_size, timing.lane_count / dp_size, &timing.takes_part) {
   const std::array<double, kKindCount> by_kind = smon_rt::analysis::ideal_durations(timing, graph);
   for (const Op& op : graph.ops()) ideal_.push_back(by_kind[static_cast<std::size_t>(op.kind)]);
 }
@@ -103,17 +103,22 @@ Scenario WhatIf::nodelay_with_even_microbatches() const {
   for (std::size_t stage = 0; stage < pp_size_; ++stage) {
     for (Kind kind : {Kind::kForwardCompute, Kind::kBackwardCompute}) {
       std::vector<double> sum(dp_size_, 0);
+      std::vector<std::size_t> count(dp_size_, 0);
       std::vector<OpIndex> ops;
       for (OpIndex op = 0; op < graph_.size(); ++op) {
         if (graph_.op(op).kind != kind || static_cast<std::size_t>(graph_.op(op).stage) != stage) continue;
         ops.push_back(op);
+        const std::uint64_t* mask = timing_.recorded.of(op);
         for (std::size_t lane = 0; lane < timing_.lane_count; ++lane) {
+          if (mask != nullptr && mask[lane] == 0) continue;
           sum[lane % dp_size_] += timing_.durations(op)[lane];
+          ++count[lane % dp_size_];
         }
       }
       std::vector<double>& means = scenario.owned_lanes.emplace_back(timing_.lane_count);
       for (std::size_t lane = 0; lane < timing_.lane_count; ++lane) {
-        means[lane] = sum[lane % dp_size_] / static_cast<double>(ops.size() * step_count());
+        const std::size_t dp_rank = lane % dp_size_;
+        means[lane] = count[dp_rank] == 0 ? 0 : sum[dp_rank] / static_cast<double>(count[dp_rank]);
       }
       for (OpIndex op : ops) scenario.durations[op] = {means.data(), 0, nullptr};
     }

@@ -69,6 +69,24 @@ JobLayout layout_of(const py::dict& meta) {
   return {size("dp_size"), size("pp_size"), size("tp_size"), size("cp_size"), size("vpp_size"), size("world_size")};
 }
 
+AnalyzeOptions options_of(const std::string& rules, const py::dict& meta) {
+  AnalyzeOptions options;
+  if (rules == "ids") {
+    options.rules = Rules::kIds;
+  } else if (rules != "reference") {
+    throw py::value_error("rules must be 'reference' or 'ids', not '" + rules + "'");
+  }
+  if (meta.contains("clock_bound_ns")) {
+    try {
+      options.clock_bound_ns = static_cast<double>(meta["clock_bound_ns"].cast<std::int64_t>());
+    } catch (const py::cast_error&) {
+      throw AnalysisError{"clock_bound_ns must be an integer of nanoseconds"};
+    }
+    if (options.clock_bound_ns < 0) throw AnalysisError{"clock_bound_ns must not be negative"};
+  }
+  return options;
+}
+
 std::vector<double> to_seconds(std::vector<double> values_ns) {
   for (double& value : values_ns) value *= kSecondsPerNs;
   return values_ns;
@@ -175,6 +193,11 @@ void put_evidence(py::dict& result, const Analysis& analysis, std::size_t pp_siz
   fidelity["simulation_error_mean"] = analysis.fidelity.simulation_error_mean;
   fidelity["simulation_error_worst"] = analysis.fidelity.simulation_error_worst;
   fidelity["early_starts"] = early_starts;
+  py::dict negative_transfers;
+  negative_transfers["count"] = analysis.fidelity.negative_transfer_count;
+  negative_transfers["worst_s"] = analysis.fidelity.worst_negative_transfer_ns * kSecondsPerNs;
+  fidelity["negative_transfers"] = negative_transfers;
+  fidelity["clock_tolerance_s"] = analysis.fidelity.clock_tolerance_ns * kSecondsPerNs;
   result["fidelity"] = fidelity;
 }
 
@@ -192,6 +215,16 @@ py::dict to_dict(const Analysis& analysis, const JobLayout& layout) {
   result["step_time_s"] = step_time_s;
   put_slowdowns(result, analysis, pp_size);
   put_evidence(result, analysis, pp_size);
+  py::list left_out_steps;
+  for (const LeftOutStep& left_out : analysis.left_out_steps) {
+    py::dict step;
+    step["step"] = left_out.step;
+    step["reason"] = left_out.reason;
+    left_out_steps.append(step);
+  }
+  result["left_out_steps"] = left_out_steps;
+  result["absent_op_count"] = analysis.absent_op_count;
+  result["split_group_count"] = analysis.split_group_count;
   return result;
 }
 
@@ -225,8 +258,10 @@ class ProgressCall {
   std::optional<py::error_already_set> error_;
 };
 
-py::dict analyze_batch(const py::object& batch, const py::dict& meta, const py::object& progress) {
+py::dict analyze_batch(const py::object& batch, const py::dict& meta, const py::object& progress,
+                       const std::string& rules) {
   const JobLayout layout = layout_of(meta);
+  const AnalyzeOptions options = options_of(rules, meta);
   const ArrowBatch arrow(batch);
   auto columns = view_arrow_columns(arrow.schema(), arrow.array());
   if (!columns) throw AnalysisError{columns.error().message};
@@ -234,7 +269,7 @@ py::dict analyze_batch(const py::object& batch, const py::dict& meta, const py::
   const auto begin = std::chrono::steady_clock::now();
   Result<Analysis> analysis = [&] {
     py::gil_scoped_release no_gil;
-    return analyze(*columns, layout, [&](int done, int total) { return on_progress(done, total); });
+    return analyze(*columns, layout, [&](int done, int total) { return on_progress(done, total); }, options);
   }();
   const std::chrono::duration<double, std::milli> elapsed = std::chrono::steady_clock::now() - begin;
   on_progress.rethrow();
@@ -272,6 +307,7 @@ PYBIND11_MODULE(_analysis, module) {
     }
   });
 
-  module.def("analyze", &analyze_batch, py::arg("batch"), py::arg("meta"), py::arg("progress") = py::none());
+  module.def("analyze", &analyze_batch, py::arg("batch"), py::arg("meta"), py::arg("progress") = py::none(),
+             py::arg("rules") = "reference");
   module.def("bootstrap_mean", &bootstrap, py::arg("values"), py::arg("steps"));
 }

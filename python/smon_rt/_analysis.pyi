@@ -1,7 +1,7 @@
 """The what-if engine (C++). Arrays are plain lists; times are seconds unless a name says otherwise."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 from smon_rt.analysis.raw import RawResult
 
@@ -18,17 +18,33 @@ def analyze(
     batch: _ArrowBatch,
     meta: Mapping[str, int],
     progress: Callable[[int, int], None] | None = None,
+    rules: Literal["reference", "ids"] = "reference",
 ) -> RawResult:
     """Builds the dependency graph of a trace and replays it.
 
     Args:
         batch: one row per op, without nulls: dp_rank, stage, rank int32; step int64; kind uint8; start_ns, duration_ns
-            int64; seq_id, chunk, global_chunk, microbatch int32 (-1: does not apply). Read in place.
-        meta: dp_size (distinct dp_rank values), pp_size, tp_size, cp_size, vpp_size, world_size.
+            int64; seq_id, chunk, global_chunk, microbatch int32 (-1: does not apply). For the rules of ids also
+            group_id int64: ops of one step with the same id >= 0 communicate with each other (-1: no partner). Read in
+            place.
+        meta: dp_size (distinct dp_rank values), pp_size, tp_size, cp_size, vpp_size, world_size. For the rules of ids
+            also clock_bound_ns, 0 when it is not there: how far clocks of two hosts may be apart. What is off by no
+            more is counted neither as an early start nor as a negative transfer.
         progress: called as each replay begins, with its number from 1 and their count; an exception ends the analysis.
+        rules: "reference", those of the published analyzer: ops are matched by launch order and times, all lanes are
+            alike, an op that is missing anywhere is an error. "ids", our own: ops are matched by microbatch, chunk and
+            group_id; a lane may lack ops, a worker all of them (its worker_rank is -1); steps that contradict the
+            others are left out and returned as `left_out_steps`.
 
     Raises:
-        AnalysisError: an op is missing, out of range, without a partner, or part of a circle.
+        AnalysisError: an op is missing (reference), out of range, without a partner (reference), or part of a circle;
+            no step agrees with another (ids).
+        ValueError: there are no such rules.
+
+    Example:
+        >>> raw = _analysis.analyze(batch, {**sizes, "clock_bound_ns": 20_000}, rules="ids")  # doctest: +SKIP
+        >>> raw["left_out_steps"]  # doctest: +SKIP
+        [{'step': 0, 'reason': 'forward_compute of microbatch 1, chunk 0 on stage 0 runs before …'}]
     """
 
 def bootstrap_mean(values: Sequence[float], steps: Sequence[int]) -> tuple[float, float] | None:

@@ -73,7 +73,21 @@ class RawEarlyStarts(TypedDict):
     worst_s: float
 
 
-class RawFidelity(TypedDict):
+class RawNegativeTransfers(TypedDict):
+    """Communication that ends before the last of its group starts: clocks that disagree, or a wrong group."""
+
+    count: int
+    worst_s: float
+
+
+class RawClockFidelity(TypedDict, total=False):
+    """What the clocks of several hosts do to the times; negative transfers are counted by the rules of ids only."""
+
+    negative_transfers: RawNegativeTransfers
+    clock_tolerance_s: float
+
+
+class RawFidelity(RawClockFidelity):
     """How far the replay is from the recorded steps."""
 
     simulation_error_mean: float
@@ -81,8 +95,30 @@ class RawFidelity(TypedDict):
     early_starts: RawEarlyStarts
 
 
-class RawResult(TypedDict):
-    """All that the engine returns."""
+class RawLeftOutStep(TypedDict):
+    """A step that is in none of the results, and the ops that contradict those of the other steps."""
+
+    step: int
+    reason: str
+
+
+class RawCoverage(TypedDict, total=False):
+    """What the rules of ids did without; empty and 0 by the reference rules, which refuse such traces.
+
+    `absent_op_count`: computes and communication that a lane lacks and another one has. `split_group_count`:
+    collectives over some dp ranks but not all, whose ops count as if they had no partners.
+    """
+
+    left_out_steps: Sequence[RawLeftOutStep]
+    absent_op_count: int
+    split_group_count: int
+
+
+class RawResult(RawCoverage):
+    """All that the engine returns.
+
+    `worker_rank` is -1 for a worker without any op, its medians are NaN then.
+    """
 
     steps: Sequence[int]
     dp_size: int

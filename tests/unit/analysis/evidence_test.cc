@@ -64,7 +64,7 @@ TEST(Evidence, TheMedianOfAWorkerIsThatOfItsOwnOps) {
   };
   const WhatIfJob job(spec);
   EXPECT_EQ(worker_medians_ns(job.what_if, Kind::kForwardCompute), (std::vector<double>{1e6, 2e6, 3e6, 4e6}));
-  EXPECT_EQ(worker_medians_ns(job.what_if, Kind::kGc), (std::vector<double>{0, 0, 0, 0}));
+  for (double median : worker_medians_ns(job.what_if, Kind::kGc)) EXPECT_TRUE(std::isnan(median));
 }
 
 }  // namespace

@@ -30,6 +30,7 @@ struct Row {
   std::int32_t microbatch = -1;
   std::int64_t start_ns = 0;
   std::int64_t duration_ns = 0;
+  std::int64_t group_id = -1;
 
   std::int64_t end_ns() const { return start_ns + duration_ns; }
 };
@@ -50,11 +51,12 @@ class ColumnStore {
       chunk.push_back(row.chunk);
       global_chunk.push_back(row.global_chunk);
       microbatch.push_back(row.microbatch);
+      group_id.push_back(row.group_id);
     }
   }
 
   OpColumns view() const {
-    return {dp_rank, stage, rank, step, kind, start_ns, duration_ns, seq_id, chunk, global_chunk, microbatch};
+    return {dp_rank, stage, rank, step, kind, start_ns, duration_ns, seq_id, chunk, global_chunk, microbatch, group_id};
   }
 
   std::vector<std::int32_t> dp_rank, stage, rank;
@@ -62,6 +64,7 @@ class ColumnStore {
   std::vector<std::uint8_t> kind;
   std::vector<std::int64_t> start_ns, duration_ns;
   std::vector<std::int32_t> seq_id, chunk, global_chunk, microbatch;
+  std::vector<std::int64_t> group_id;
 };
 
 enum class DpMode { kNone, kPlain, kOverlapped };
@@ -100,6 +103,8 @@ struct JobSpec {
   int steps = 3;
   DpMode dp_mode = DpMode::kPlain;
   bool gc = false;
+  /// By dp rank and step, where they are not the same everywhere: 0 for `microbatches`.
+  std::function<int(int, std::int64_t)> uneven_microbatches = [](int, std::int64_t) { return 0; };
   std::function<std::int64_t(const Row&)> duration = varied_duration;  // > 0
   std::function<std::int64_t(const Row&)> launch_delay = [](const Row&) { return std::int64_t{0}; };
 
@@ -157,9 +162,11 @@ class StepLayout {
     std::int64_t begin = group.front().start_ns;
     for (const Row& row : group) begin = std::max(begin, row.start_ns);
     for (Row& row : group) {
+      row.group_id = next_group_id_;
       row.duration_ns = begin + spec_.duration(row) - row.start_ns;
       rows_.push_back(row);
     }
+    ++next_group_id_;
     return begin;
   }
 
@@ -173,22 +180,28 @@ class StepLayout {
   }
 
   // The i-th compute of a stage in 1F1B order: is it a forward, and of which microbatch.
-  std::pair<bool, int> schedule(int stage, std::size_t i) const {
-    const int warmup = std::min(spec_.pp_size - 1 - stage, spec_.microbatches);
+  std::pair<bool, int> schedule(int dp_rank, int stage, std::size_t i) const {
+    const int microbatches = microbatches_of(dp_rank);
+    const int warmup = std::min(spec_.pp_size - 1 - stage, microbatches);
     const int at = static_cast<int>(i);
     if (at < warmup) return {true, at};
-    const int steady = 2 * (spec_.microbatches - warmup);
+    const int steady = 2 * (microbatches - warmup);
     if (at - warmup < steady)
       return {(at - warmup) % 2 == 0, (at - warmup) / 2 + ((at - warmup) % 2 == 0 ? warmup : 0)};
-    return {false, at - spec_.microbatches};
+    return {false, at - microbatches};
+  }
+
+  int microbatches_of(int dp_rank) const {
+    const int uneven = spec_.uneven_microbatches(dp_rank, step_);
+    return uneven > 0 ? uneven : spec_.microbatches;
   }
 
   void run_pipeline(int dp_rank) {
-    const std::size_t total = static_cast<std::size_t>(spec_.pp_size * spec_.microbatches * 2);
+    const std::size_t per_stage = static_cast<std::size_t>(2 * microbatches_of(dp_rank));
+    const std::size_t total = static_cast<std::size_t>(spec_.pp_size) * per_stage;
     for (std::size_t done = 0; done < total;) {
       for (int stage = 0; stage < spec_.pp_size; ++stage) {
-        while (worker(dp_rank, stage).next < static_cast<std::size_t>(2 * spec_.microbatches) &&
-               run_compute(dp_rank, stage)) {
+        while (worker(dp_rank, stage).next < per_stage && run_compute(dp_rank, stage)) {
           ++done;
         }
       }
@@ -197,7 +210,7 @@ class StepLayout {
 
   bool run_compute(int dp_rank, int stage) {
     Worker& self = worker(dp_rank, stage);
-    const auto [is_forward, microbatch] = schedule(stage, self.next);
+    const auto [is_forward, microbatch] = schedule(dp_rank, stage, self.next);
     const int from = is_forward ? stage - 1 : stage + 1;
     Direction& own = is_forward ? self.forward : self.backward;
     std::int64_t ready = self.compute_end_ns;
@@ -298,6 +311,7 @@ class StepLayout {
   std::int64_t step_;
   std::vector<Worker> workers_;
   std::vector<Row> rows_;
+  std::int64_t next_group_id_ = 0;
 };
 
 inline constexpr std::int64_t kFirstStep = 7;

@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "analysis/lane_mask.h"
 #include "analysis/op_graph.h"
 #include "analysis/simulator.h"
 
@@ -47,6 +48,18 @@ inline OpGraph random_graph(std::mt19937& random, std::size_t op_count) {
   return std::move(std::move(builder).build()).value();
 }
 
+/// About every eighth op is missing in a lane, some lanes miss the same.
+inline LaneMask random_mask(std::mt19937& random, std::size_t op_count, std::size_t lane_count) {
+  LaneMask mask(op_count, lane_count);
+  for (std::size_t lane = 0; lane < lane_count; ++lane) {
+    std::mt19937 of_lane(random() % 3 == 0 ? static_cast<std::uint32_t>(random()) : 5u);
+    for (OpIndex op = 0; op < op_count; ++op) {
+      if (of_lane() % 8 == 0) mask.take_out(op, lane);
+    }
+  }
+  return mask;
+}
+
 /// One value per op and lane, [op · lanes + lane].
 inline std::vector<double> random_values(std::mt19937& random, std::size_t count, std::uint32_t below = 1000) {
   std::vector<double> values(count);
@@ -66,8 +79,13 @@ inline std::vector<OpValues> rows_of(const std::vector<double>& values, std::siz
 class NaiveReplay {
  public:
   NaiveReplay(const OpGraph& graph, std::size_t dp_size, std::size_t step_count, const std::vector<double>& durations,
-              const std::vector<double>& launch_delays)
-      : graph_(graph), dp_size_(dp_size), lanes_(dp_size * step_count), durations_(durations), delays_(launch_delays) {
+              const std::vector<double>& launch_delays, const LaneMask& takes_part = {})
+      : graph_(graph),
+        dp_size_(dp_size),
+        lanes_(dp_size * step_count),
+        durations_(durations),
+        delays_(launch_delays),
+        takes_part_(takes_part) {
     starts_.resize(graph.size() * lanes_);
     ends_.resize(graph.size() * lanes_);
     for (bool changed = true; changed;) {
@@ -85,6 +103,11 @@ class NaiveReplay {
   std::size_t at(OpIndex op, std::size_t lane) const { return op * lanes_ + lane; }
 
   bool advance(OpIndex op, std::size_t lane) {
+    if (!takes_part_.has(op, lane)) {
+      const bool is_new = !ends_[at(op, lane)];
+      starts_[at(op, lane)] = ends_[at(op, lane)] = 0;
+      return is_new;
+    }
     if (!starts_[at(op, lane)]) {
       std::optional<double> ready;
       for (OpIndex before : graph_.dependencies(op)) {
@@ -129,6 +152,7 @@ class NaiveReplay {
   std::size_t lanes_;
   const std::vector<double>& durations_;
   const std::vector<double>& delays_;
+  const LaneMask& takes_part_;
   std::vector<std::optional<double>> starts_, ends_;
   StepEnds step_ends_;
 };

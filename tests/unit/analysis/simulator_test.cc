@@ -173,6 +173,24 @@ TEST(Simulator, AllDurationsAndDelaysTimesKGiveTheStepsTimesK) {
   }
 }
 
+TEST(Simulator, LanesThatLackOpsReplayAsTheDefinitionSays) {
+  std::mt19937 random(17);
+  for (int round = 0; round < 300; ++round) {
+    const OpGraph graph = testing::random_graph(random, 1 + random() % 50);
+    const std::size_t dp_size = 1 + random() % 4;
+    const std::size_t count = graph.size() * dp_size * 3;
+    const LaneMask takes_part = testing::random_mask(random, graph.size(), dp_size * 3);
+    const std::vector<double> durations = testing::random_values(random, count, 50);
+    const std::vector<double> delays =
+        round % 2 == 0 ? testing::random_values(random, count, 50) : std::vector<double>();
+    const StepEnds expected = NaiveReplay(graph, dp_size, 3, durations, delays, takes_part).step_ends();
+    const StepEnds ends =
+        Simulator(graph, dp_size, 3, &takes_part).replay(scenario_of(durations, delays, graph.size()));
+    ASSERT_EQ(ends.optimizer, expected.optimizer) << "round " << round;
+    ASSERT_EQ(ends.last, expected.last) << "round " << round;
+  }
+}
+
 // The step time of each lane when its dp rank alone runs the scenario: one full replay for each dp rank.
 std::vector<double> each_alone(const Simulator& simulator, const std::vector<double>& durations,
                                const std::vector<double>& ideal) {
@@ -198,6 +216,23 @@ TEST(Simulator, EachLaneAgainstIdealOnesIsWhatAFullReplayOfEachGives) {
     for (int round = 0; round < 3; ++round) {
       const OpGraph graph = testing::random_graph(random, 40);
       const Simulator simulator(graph, size.dp_size, size.step_count);
+      const std::vector<double> durations =
+          testing::random_values(random, graph.size() * size.dp_size * size.step_count);
+      const std::vector<double> ideal = testing::random_values(random, graph.size());
+      ASSERT_EQ(simulator.replay_each_against_ideal(scenario_of(durations, {}, graph.size()), ideal),
+                each_alone(simulator, durations, ideal))
+          << size.dp_size << " dp ranks, " << size.step_count << " steps";
+    }
+  }
+}
+
+TEST(Simulator, EachLaneAgainstIdealOnesIsExactWhereIdealLanesDiffer) {
+  std::mt19937 random(18);
+  for (const Size& size : {Size{1, 1}, Size{1, 30}, Size{2, 90}, Size{3, 50}, Size{7, 20}, Size{130, 2}}) {
+    for (int round = 0; round < 5; ++round) {
+      const OpGraph graph = testing::random_graph(random, 40);
+      const LaneMask takes_part = testing::random_mask(random, graph.size(), size.dp_size * size.step_count);
+      const Simulator simulator(graph, size.dp_size, size.step_count, &takes_part);
       const std::vector<double> durations =
           testing::random_values(random, graph.size() * size.dp_size * size.step_count);
       const std::vector<double> ideal = testing::random_values(random, graph.size());
