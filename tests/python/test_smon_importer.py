@@ -16,7 +16,7 @@ from smon_rt.kinds import KIND_NAMES
 from smon_rt.synth import JobSpec, Plant, make_job
 from smon_rt.trace.kinds import FLAGS
 from tests.python.recorded_jobs import HostClock, RecordedJob
-from tests.python.smon_files import TestSpan, write_rank
+from tests.python.smon_files import TestSpan, step_packet, write_rank
 
 SPEC = JobSpec(dp=2, pp=3, microbatches=4, steps=3, noise=0.1, plants=(Plant(1, 1.5),), seed=3)
 
@@ -112,7 +112,7 @@ def test_members_of_a_worker_become_one_op_from_the_last_start_to_the_last_end(t
         write_rank(tmp_path, spans, rank=rank, world_size=2, layout={"tp_size": 2, "tp_rank": rank})
     trace = read_smon([tmp_path])
     times = [(row["kind"], row["start_ns"], row["duration_ns"], row["seq_id"]) for row in rows_of(trace)]
-    assert times == [("forward_compute", 0, 1_200, 0), ("gc", 1_700, 150, 0), ("gc", 3_700, 10, 1)]
+    assert times == [("forward_compute", 300, 1_200, 0), ("gc", 2_000, 150, 0), ("gc", 4_000, 10, 1)]
     assert {row["rank"] for row in rows_of(trace)} == {0}
 
 
@@ -243,3 +243,21 @@ def test_one_step_of_one_rank_is_read(tmp_path: Path) -> None:
     trace = read_smon([tmp_path])
     assert rows_of(trace)[0]["chunk"] == 0
     assert trace.job.world_size == 1
+
+
+def test_what_a_loop_does_between_two_steps_belongs_to_the_one_that_comes(tmp_path: Path) -> None:
+    spans = []
+    for step in range(3):
+        # Recorded with the step that began last.
+        load = {"step": max(step - 1, 0), "start_ns": 1_000 * step - 100, "duration_ns": 50, "op_index": step}
+        compute = {"step": step, "start_ns": 1_000 * step, "duration_ns": 500, "microbatch": 0}
+        spans += [TestSpan(kind="data_loading", **load), TestSpan(kind="forward_compute", **compute)]
+    steps = [(step, 1_000 * step, 600, True, False) for step in range(3)]
+    write_rank(tmp_path, spans, packets=[step_packet(steps)])
+    rows = rows_of(read_smon([tmp_path]))
+    assert [row["step_start_ns"] for row in rows] == [0, 0, 1_000, 1_000, 2_000, 2_000]
+    assert [(row["kind"], row["step"], row["seq_id"]) for row in rows] == [
+        *(("data_loading", 0, 0), ("forward_compute", 0, 0)),
+        *(("data_loading", 1, 0), ("forward_compute", 1, 0)),
+        *(("data_loading", 2, 0), ("forward_compute", 2, 0)),
+    ]

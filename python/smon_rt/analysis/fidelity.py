@@ -9,6 +9,8 @@ from smon_rt.analysis.causes import Cause
 from smon_rt.analysis.raw import RawResult
 from smon_rt.analysis.recording import Recording
 
+_MOST_NAMED = 4
+
 
 @dataclass(frozen=True, slots=True)
 class EarlyStarts:
@@ -42,6 +44,21 @@ class Fidelity:
     unfinished: tuple[str, ...]
     left_out: tuple[str, ...]
     is_live: bool
+
+
+def completed(recording: Recording | None, raw: RawResult) -> Recording | None:
+    """The facts of a recording with what the engine did without."""
+    if recording is None:
+        return None
+    steps = raw.get("left_out_steps", ())
+    words = [f"step {step['step']} ({step['reason']})" for step in steps[:_MOST_NAMED]]
+    if len(steps) > _MOST_NAMED:
+        words.append(f"{len(steps) - _MOST_NAMED:,} more steps that contradict the others")
+    if absent := raw.get("absent_op_count", 0):
+        words.append(f"{absent:,} ops that some steps or workers lack")
+    if split := raw.get("split_group_count", 0):
+        words.append(f"{split:,} collectives over some of the dp ranks, taken as alone")
+    return dataclasses.replace(recording, step_count=len(raw["steps"]), left_out=(*recording.left_out, *words))
 
 
 def fidelity_of(raw: RawResult, recording: Recording | None) -> Fidelity:

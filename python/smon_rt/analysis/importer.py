@@ -32,8 +32,9 @@ class Trace:
 
     `ops` has one row per op, in file order, and no nulls: dp_rank, stage, rank int32; step int64; kind uint8 (index
     into the engine's KIND_NAMES); start_ns, duration_ns int64; seq_id, chunk, global_chunk, microbatch int32 (-1 where
-    not applicable); those of recorded traces also group_id and in_stream (docs/trace_input.md). `path` is the path as
-    given, `read_ms` the wall time of reading and checking. `recording` is what a recorded trace says besides.
+    not applicable); those of recorded traces also group_id, step_start_ns and is_waited (docs/trace_input.md). `path`
+    is the path as given, `read_ms` the wall time of reading and checking. `recording` is what a recorded trace says
+    besides.
     """
 
     job: Job

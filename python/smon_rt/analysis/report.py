@@ -12,8 +12,9 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from smon_rt.analysis.causes import Cause, Where, find_causes
-from smon_rt.analysis.fidelity import Fidelity, fidelity_of, located
+from smon_rt.analysis.fidelity import Fidelity, completed, fidelity_of, located
 from smon_rt.analysis.raw import RawContribution, RawResult
+from smon_rt.analysis.recording import Recording
 from smon_rt.analysis.situation import Situation
 from smon_rt.analysis.units import finite_or_none
 from smon_rt.analysis.verdict import Verdict, draw_verdict
@@ -213,8 +214,9 @@ def _plain(value: Any) -> Any:
 def _build(raw: RawResult, trace: Trace, options: ReportOptions) -> Report:
     steps = [str(step) for step in raw["steps"]]
     times = StepTime(*(fmean(raw["step_time_s"][name]) for name in ("base", "nodelay", "ideal")))
-    causes = tuple(located(cause, trace.recording) for cause in find_causes(raw))
-    situation = _situation(raw, trace, times, causes, options)
+    recording = completed(trace.recording, raw)
+    causes = tuple(located(cause, recording) for cause in find_causes(raw))
+    situation = _situation(raw, trace, times, causes, options, recording)
     by, launch_by = raw["slowdown_by"], raw["launch_slowdown_by"]
     by_by_step, launch_by_by_step = raw["slowdown_by_by_step"], raw["launch_slowdown_by_by_step"]
     slowdown = raw["slowdown"]["value"]
@@ -263,13 +265,18 @@ def _build(raw: RawResult, trace: Trace, options: ReportOptions) -> Report:
         ),
         causes=causes,
         verdict=draw_verdict(situation),
-        fidelity=fidelity_of(raw, trace.recording),
+        fidelity=fidelity_of(raw, recording),
         timing_ms=TimingMs(read=float(trace.read_ms), analyze=float(raw["timing_ms"]["analyze"])),
     )
 
 
 def _situation(
-    raw: RawResult, trace: Trace, times: StepTime, causes: Sequence[Cause], options: ReportOptions
+    raw: RawResult,
+    trace: Trace,
+    times: StepTime,
+    causes: Sequence[Cause],
+    options: ReportOptions,
+    recording: Recording | None,
 ) -> Situation:
     job = trace.job
     # Where the context-parallel ranks are numbered within dp_rank, a worker's members are its tp ranks alone.
@@ -299,7 +306,7 @@ def _situation(
         causes=causes,
         gpu_hour_price=options.gpu_hour_price,
         currency=options.currency,
-        recording=trace.recording,
+        recording=recording,
     )
 
 

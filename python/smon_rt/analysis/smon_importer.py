@@ -21,10 +21,16 @@ import pyarrow as pa
 from smon_rt.analysis.importer import Trace
 from smon_rt.analysis.input_file import shown
 from smon_rt.analysis.recording import Recording
-from smon_rt.analysis.smon_groups import Groups, Layout, end_sends_with_receives, find_groups, is_inside_a_worker
+from smon_rt.analysis.smon_groups import (
+    Groups,
+    Layout,
+    end_sends_with_receives,
+    find_groups,
+    is_inside_a_worker,
+    starts_without_waits_for_missing,
+)
 from smon_rt.analysis.smon_layout import JobLayout
-from smon_rt.analysis.smon_nesting import unnest
-from smon_rt.analysis.smon_spans import COMPUTES, OpColumns, rank_ops
+from smon_rt.analysis.smon_spans import COMPUTES, OpColumns, behind_device, rank_ops
 from smon_rt.analysis.smon_steps import StepChoice
 from smon_rt.analysis.smon_workers import WorkerOps, merge_members, running_numbers
 from smon_rt.errors import TraceError
@@ -90,8 +96,7 @@ class _JobImporter:
             raise TraceError(self._nothing_recorded())
         self._steps.choose(shown(self._reader.job.run_id), steps)
         alignment = self._clocks.align()
-        ranks, in_stream = self._ranks_ops(alignment)
-        return self._build(alignment, ranks, in_stream)
+        return self._build(alignment, self._ranks_ops(alignment))
 
     def _add(self, trace: RankTrace) -> None:
         worker = self._layout.add(trace)
@@ -117,12 +122,11 @@ class _JobImporter:
             f"{warmup}: mark them with smon_rt.span, or attach an integration; `smon info` says what is there"
         )
 
-    def _ranks_ops(self, alignment: ClockAlignment) -> tuple[OpColumns, Array]:
-        """Ops of all ranks that count, in the steps that count, on one axis, and which of them held up computes."""
+    def _ranks_ops(self, alignment: ClockAlignment) -> OpColumns:
+        """Ops of all ranks that count, in the steps that count, on one axis."""
         worker_of_rank = self._worker_of_rank()
         members = self._communicators.members()
         parts: list[OpColumns] = []
-        held_up: list[Array] = []
         cut_short = set(self._steps.cut_short)
         for host, ops in self._parts:
             if len(ops) == 0 or int(ops.rank[0]) in cut_short:
@@ -134,12 +138,11 @@ class _JobImporter:
             if len(chosen) == 0:
                 continue
             line = alignment.hosts[host].line
-            unnested = unnest(chosen.replace(start_ns=line.apply(chosen.start_ns), end_ns=line.apply(chosen.end_ns)))
-            parts.append(unnested.ops)
-            held_up.append(unnested.in_stream)
+            times = {name: line.apply(getattr(chosen, name)) for name in ("start_ns", "end_ns", "step_start_ns")}
+            parts.append(behind_device(chosen.replace(**times)))
         if not parts:
             raise TraceError(self._nothing_recorded())
-        return OpColumns.concatenate(parts), np.concatenate(held_up)
+        return OpColumns.concatenate(parts)
 
     def _worker_of_rank(self) -> Array:
         table = np.full(self._layout.world_size, -1, np.int64)
@@ -148,19 +151,21 @@ class _JobImporter:
                 table[member.rank] = dp_rank * self._layout.sizes["pp_size"] + stage
         return table
 
-    def _build(self, alignment: ClockAlignment, ranks: OpColumns, in_stream: Array) -> Trace:
+    def _build(self, alignment: ClockAlignment, ranks: OpColumns) -> Trace:
         sizes = self._layout.sizes
         lowest = np.full(sizes["dp_size"] * sizes["pp_size"], -1, np.int64)
         # Ranks come in order, each in one piece.
         firsts = np.flatnonzero(np.diff(ranks.rank, prepend=-1))[::-1]
         lowest[ranks.worker[firsts]] = ranks.rank[firsts]
-        merged = merge_members(ranks, in_stream, lowest)
+        merged = merge_members(ranks, lowest)
         vpp_size = max(self._layout.vpp_size, int(merged.ops.chunk.max()) + 1, 1)
         layout = Layout(sizes["pp_size"], vpp_size, self._worker_of_rank())
         groups = find_groups(ranks, merged, layout)
         self._layout.vpp_size = vpp_size
         job = self._layout.job(shown(self._reader.job.run_id))
         ops = merged.ops.replace(end_ns=end_sends_with_receives(merged.ops, groups.group_id))
+        if (lowest < 0).any():
+            ops = ops.replace(start_ns=starts_without_waits_for_missing(ops, groups.group_id))
         batch = self._batch(dataclasses.replace(merged, ops=ops), groups, layout)
         recording = self._recording(alignment, merged, groups)
         return Trace(job, batch, "", 0.0, recording)
@@ -174,6 +179,8 @@ class _JobImporter:
         chunk = np.where(chunk < 0, np.where(is_compute, 0, -1), chunk)
         own = dense(ops.step, ops.worker, ops.kind)
         seq_id = running_numbers(own, ops.op_index, ops.start_ns)
+        step_start_ns = _least(ops.step_start_ns, dense(ops.step, ops.worker))
+        origin_ns = int(step_start_ns.min())
         order = np.lexsort((ops.start_ns, stage, dp_rank, ops.step))
         columns = {
             "dp_rank": (dp_rank, pa.int32()),
@@ -181,14 +188,15 @@ class _JobImporter:
             "rank": (ops.rank, pa.int32()),
             "step": (ops.step, pa.int64()),
             "kind": (ops.kind, pa.uint8()),
-            "start_ns": (ops.start_ns - int(ops.start_ns.min()), pa.int64()),
+            "start_ns": (ops.start_ns - origin_ns, pa.int64()),
             "duration_ns": (np.maximum(ops.end_ns - ops.start_ns, 0), pa.int64()),
             "seq_id": (seq_id, pa.int32()),
             "chunk": (chunk, pa.int32()),
             "global_chunk": (np.where(is_compute, chunk * layout.pp_size + stage, -1), pa.int32()),
             "microbatch": (ops.microbatch, pa.int32()),
             "group_id": (groups.group_id, pa.int64()),
-            "in_stream": (merged.in_stream, pa.uint8()),
+            "step_start_ns": (step_start_ns - origin_ns, pa.int64()),
+            "is_waited": (ops.is_waited, pa.uint8()),
         }
         arrays = [pa.array(values[order].astype(kind.to_pandas_dtype()), kind) for values, kind in columns.values()]
         return pa.record_batch(arrays, names=list(columns))
@@ -220,3 +228,10 @@ class _JobImporter:
             left_out=(*self._steps.left_out(), *left_out),
             is_live=self._is_live,
         )
+
+
+def _least(values: Array, group: Array) -> Array:
+    """The least value of each row's group."""
+    least = np.full(int(group.max()) + 1, np.iinfo(np.int64).max)
+    np.minimum.at(least, group, values)
+    return np.asarray(least[group])

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from smon_rt.trace.kinds import FLAGS, KIND_NUMBERS, TIME_SOURCE_NAMES
+from smon_rt.trace.kinds import FLAGS, HOST_TIME_SOURCES, KIND_NUMBERS, TIME_SOURCE_NAMES
 from smon_rt.trace.partners import Communicators
 from smon_rt.trace.rank_trace import RankTrace
 from smon_rt.trace.spans import Array
@@ -47,6 +47,7 @@ class OpColumns:
     comm_seq: Array
     peer: Array
     time_source: Array
+    step_start_ns: Array  # of its step, on its rank
     is_waited: Array  # a communication whose end the thread that computes waited for
 
     def __len__(self) -> int:
@@ -99,6 +100,7 @@ def rank_ops(trace: RankTrace, worker: int, communicators: Communicators, left_o
         comm_seq=ops.comm_seq,
         peer=ops.peer,
         time_source=ops.time_source,
+        step_start_ns=_step_starts(trace, step, start_ns),
         is_waited=(ops.time_source == _WAIT_RETURN) & (ops.flags & FLAGS["other_thread"] == 0),
     )
 
@@ -128,3 +130,30 @@ def _next_step_between(trace: RankTrace, kind: Array, step: Array, start_ns: Arr
     moved = step.copy()
     moved[rows] = np.maximum(step[rows], coming)
     return np.asarray(moved)
+
+
+def _step_starts(trace: RankTrace, step: Array, start_ns: Array) -> Array:
+    """When the step of each op began on this rank: with its first op, if that came before the step's own span."""
+    numbers, of = np.unique(step, return_inverse=True)
+    starts = np.full(len(numbers), np.iinfo(np.int64).max)
+    np.minimum.at(starts, of, start_ns)
+    known = np.isin(trace.steps.step, numbers)
+    np.minimum.at(starts, np.searchsorted(numbers, trace.steps.step[known]), trace.steps.start_ns[known])
+    return np.asarray(starts[of])
+
+
+def behind_device(ops: OpColumns) -> OpColumns:
+    """Work of the host costs nothing while the device computes: of it stays what the device idles through."""
+    rows = np.flatnonzero(np.isin(ops.kind, HOST_WORK))
+    computes = np.flatnonzero(np.isin(ops.kind, COMPUTES))
+    computes = computes[~np.isin(ops.time_source[computes], HOST_TIME_SOURCES)]
+    if len(rows) == 0 or len(computes) == 0:
+        return ops
+    order = computes[np.argsort(ops.start_ns[computes], kind="stable")]
+    busy_until = np.maximum.accumulate(ops.end_ns[order])
+    last = np.searchsorted(ops.start_ns[order], ops.end_ns[rows], side="left") - 1
+    start_ns = ops.start_ns.copy()
+    start_ns[rows] = np.where(last >= 0, np.maximum(ops.start_ns[rows], busy_until[last]), ops.start_ns[rows])
+    keeps = start_ns < ops.end_ns
+    keeps[np.isin(ops.kind, HOST_WORK, invert=True)] = True
+    return ops.replace(start_ns=start_ns).take(keeps)

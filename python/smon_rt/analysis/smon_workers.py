@@ -29,12 +29,11 @@ class WorkerOps:
     """
 
     ops: OpColumns
-    in_stream: Array
     merged_row: Array
     members: Members
 
 
-def merge_members(ops: OpColumns, in_stream: Array, lowest_rank: Array) -> WorkerOps:
+def merge_members(ops: OpColumns, lowest_rank: Array) -> WorkerOps:
     """Merges ops; `lowest_rank` by worker is the rank that a merged op has.
 
     Ops are one where step, kind, chunk, microbatch and their number among those are. Work of the host (a collection,
@@ -43,7 +42,7 @@ def merge_members(ops: OpColumns, in_stream: Array, lowest_rank: Array) -> Worke
     rank = lowest_rank[ops.worker]
     if np.array_equal(rank, ops.rank):
         rows = np.arange(len(ops))
-        return WorkerOps(ops, in_stream, rows, Members(rows, ops.rank, ops.start_ns, ops.end_ns))
+        return WorkerOps(ops, rows, Members(rows, ops.rank, ops.start_ns, ops.end_ns))
     number = _number_among_equals(ops)
     is_host_work = np.isin(ops.kind, HOST_WORK)
     number = np.where(is_host_work, _overlapping(ops, is_host_work), number)
@@ -59,10 +58,10 @@ def merge_members(ops: OpColumns, in_stream: Array, lowest_rank: Array) -> Worke
         ),
         end_ns=np.maximum.reduceat(ops.end_ns[order], firsts),
         op_index=np.minimum.reduceat(ops.op_index[order], firsts),
+        step_start_ns=np.minimum.reduceat(ops.step_start_ns[order], firsts),
     )
     return WorkerOps(
         merged,
-        np.logical_or.reduceat(in_stream[order], firsts),
         code,
         Members(code, ops.rank, ops.start_ns, ops.end_ns),
     )
