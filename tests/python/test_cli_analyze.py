@@ -27,8 +27,9 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Calls:
     """Replaces the engine: a name with `bad` cannot be read, one with `fine` has no straggler."""
     seen: Calls = []
 
-    def analyze(path: str, **options: Any) -> Report:
+    def analyze(path: str | list[str], **options: Any) -> Report:
         seen.append({"path": path, **options})
+        path = path if isinstance(path, str) else " ".join(path)
         if "bad" in path:
             raise TraceError(f"{path}: is bad; give another")
         raw = make_raw(nodelay_s=1.05 if "fine" in path else 2.0)
@@ -102,13 +103,12 @@ def test_a_bad_path_is_one_line(calls: Calls, said: Said) -> None:
     assert said() == ("", "smon: bad.parquet: is bad; give another\n")
 
 
-def test_a_directory_is_one_line(calls: Calls, said: Said, tmp_path: Path) -> None:
-    assert run(["analyze", str(tmp_path)]) == 2
-    out, err = said()
-    assert out == ""
-    assert err.count("\n") == 1
-    assert "`smon export DIR --format parquet -o trace.parquet` makes the file to give" in err
-    assert calls == []
+def test_recorded_traces_are_one_job_and_each_parquet_its_own(calls: Calls, said: Said, tmp_path: Path) -> None:
+    (tmp_path / "node0").mkdir()
+    nodes = [str(tmp_path / "node0"), "rank-00001.run-0.smon"]
+    assert run(["analyze", "a.parquet", nodes[0], "b.parquet", nodes[1]]) == 0
+    assert [call["path"] for call in calls] == ["a.parquet", nodes, "b.parquet"]
+    assert said()[0].count("== ") == 3
 
 
 def test_globs_that_the_shell_left_alone_are_resolved(calls: Calls, tmp_path: Path) -> None:

@@ -5,29 +5,40 @@ Importing this loads neither the engine nor pyarrow; `analyze` does.
 
 from __future__ import annotations
 
+import glob
 import os
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Sequence
+from typing import TYPE_CHECKING
 
 from smon_rt.analysis.report import Report, ReportOptions
 
-__all__ = ["Report", "ReportOptions", "analyze"]
+if TYPE_CHECKING:
+    from smon_rt.analysis.importer import Trace
+
+__all__ = ["Report", "ReportOptions", "analyze", "expand", "is_recorded"]
+
+StrPath = str | os.PathLike[str]
 
 
 def analyze(
-    path: str | os.PathLike[str],
+    path: StrPath | Sequence[StrPath],
     *,
-    meta: str | os.PathLike[str] | None = None,
+    meta: StrPath | None = None,
     steps: Container[int] | None = None,
+    run_id: str | None = None,
+    attempt: int | None = None,
     progress: Callable[[int, int], None] | None = None,
     gpu_hour_price: float = 2.0,
     currency: str = "USD",
 ) -> Report:
-    """Analyses one trace and returns its report.
+    """Analyses one job and returns its report.
 
     Args:
-        path: the trace (parquet of ops, local or an fsspec URL).
-        meta: the YAML about the job; looked for beside the trace when not given.
+        path: what was recorded: a directory of `.smon` files, a file, a glob of either, or several of them (one for
+            each node); of a live or a finished run. Or a parquet of ops, local or an fsspec URL.
+        meta: the YAML about the job of a parquet; looked for beside it when not given.
         steps: a set or range of step numbers to keep; all when not given.
+        run_id, attempt: of what was recorded another run than the newest.
         progress: called with (done, total) now and then while the engine works.
         gpu_hour_price: what a GPU-hour costs, in `currency`.
         currency: its name, three letters as a rule; only printed.
@@ -38,20 +49,78 @@ def analyze(
         ValueError: the price or the currency cannot be printed.
 
     Example:
-        >>> report = analyze("trace.parquet")  # doctest: +SKIP
+        >>> report = analyze("traces")  # doctest: +SKIP
         >>> report.slowdown.value, report.verdict.cause  # doctest: +SKIP
         (1.973, 'worker')
     """
     from smon_rt import _analysis
-    from smon_rt.analysis.importer import read_trace
     from smon_rt.analysis.input_file import shown
     from smon_rt.errors import TraceError
 
     # Before the work: a price that makes no sense is said at once.
     options = ReportOptions(gpu_hour_price, currency, steps is not None)
-    trace = read_trace(path, meta, steps)
+    trace = _read(path, meta, steps, run_id, attempt)
     try:
-        raw = _analysis.analyze(trace.ops, trace.recorded_sizes(), progress)
+        if trace.recording is None:
+            raw = _analysis.analyze(trace.ops, trace.recorded_sizes(), progress)
+        else:
+            bound_ns = round((trace.recording.clock_bound_s or 0.0) * 1e9)
+            about = trace.job.sizes() | {"clock_bound_ns": bound_ns}
+            raw = _analysis.analyze(trace.ops, about, progress, rules="ids")
     except _analysis.AnalysisError as error:
         raise TraceError(f"{shown(trace.path)}: {error}") from error
     return Report.from_raw(raw, trace, options)
+
+
+def is_recorded(path: StrPath) -> bool:
+    """True for what `smon_rt.start` left: a directory, a `.smon` file, or a pattern of these."""
+    from smon_rt.trace.job_trace import SUFFIX
+
+    name = os.fsdecode(path).rstrip("/")
+    # os.path answers False where pathlib raises (a name that is too long): opening the file says why.
+    return name.endswith(SUFFIX) or os.path.isdir(name.removeprefix("file://"))  # noqa: PTH112
+
+
+def _read(
+    path: StrPath | Sequence[StrPath],
+    meta: StrPath | None,
+    steps: Container[int] | None,
+    run_id: str | None,
+    attempt: int | None,
+) -> Trace:
+    from smon_rt.analysis.input_file import shown
+    from smon_rt.errors import TraceError
+
+    given = [path] if isinstance(path, str | os.PathLike) else list(path)
+    paths = [name for one in given for name in expand(one)]
+    if not paths:
+        raise TraceError("no path given; give a directory of recorded traces, or a parquet of ops")
+    recorded = [is_recorded(name) for name in paths]
+    if all(recorded):
+        if meta is not None:
+            raise TraceError(
+                f"{shown(os.fsdecode(meta))}: a job's record is for a parquet; recorded traces have theirs"
+            )
+        from smon_rt.analysis.smon_importer import read_smon
+
+        return read_smon(paths, steps, run_id=run_id, attempt=attempt)
+    if len(paths) > 1:
+        other = shown(os.fsdecode(paths[recorded.index(False)]))
+        raise TraceError(f"{other}: is no recorded trace; analyse each parquet alone")
+    from smon_rt.analysis.importer import read_trace
+
+    return read_trace(paths[0], meta, steps)
+
+
+def expand(path: StrPath) -> list[StrPath]:
+    """The files that a pattern means; what is none, or matches nothing, stays as it is.
+
+    Where it matches recorded traces, what else lies beside them (snapshots, requests) is not meant.
+    """
+    name = os.fsdecode(path)
+    # A name that is no pattern, or matches nothing, fails later with its own name in the message.
+    is_pattern = any(character in name for character in "*?[") and "://" not in name and not os.path.lexists(name)
+    if not is_pattern:
+        return [path]
+    found: list[StrPath] = [*sorted(glob.glob(name))]  # noqa: PTH207
+    return [one for one in found if is_recorded(one)] or found or [path]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import glob
 import math
 import os
 import sys
@@ -13,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 import click
 
-from smon_rt.cli.arguments import step_range
+from smon_rt.cli.arguments import run_options, step_range
 from smon_rt.errors import SmonError, TraceError
 
 if TYPE_CHECKING:
@@ -22,6 +21,7 @@ if TYPE_CHECKING:
 Progress = Callable[[int, int], None]
 EXIT_THRESHOLD = 1
 EXIT_BAD_INPUT = 2
+EXIT_INCOMPLETE = 3
 
 
 def _finite(_context: click.Context, _parameter: click.Parameter, value: float | None) -> float | None:
@@ -52,9 +52,10 @@ def _output_name(_context: click.Context, parameter: click.Parameter, name: str 
     return name
 
 
+@run_options
 @click.command("analyze")
 @click.argument("paths", metavar="PATH...", nargs=-1, required=True)
-@click.option("--meta", metavar="YAML", help="The job's record; looked for beside the trace when not given.")
+@click.option("--meta", metavar="YAML", help="The job's record, for a parquet; looked for beside it when not given.")
 @click.option(
     "--json", "json_path", metavar="FILE", callback=_output_name, help="Write the report as JSON; - is stdout."
 )
@@ -85,61 +86,76 @@ def command(
     gpu_hour_price: float,
     currency: str,
     fail_above: float | None,
+    run_id: str | None,
+    attempt: int | None,
 ) -> int:
     """Say what a job loses to stragglers, to which cause, and where.
 
-    PATH is a trace: a parquet of ops with its YAML beside it. Several are analysed one after the other.
+    PATH is a directory of recorded .smon files, a file, or a glob of either, of a live or a finished run; give one for
+    each node. Or a parquet of ops with its YAML beside it; of these several are analysed one after the other. Exits
+    with 3 when ranks are missing or were cut short, and says which.
     """
-    from smon_rt.analysis import analyze
+    from smon_rt.analysis import analyze, is_recorded
 
     # A program that reads the JSON from stdout must find nothing else there.
     stream = sys.stderr if json_path == "-" else sys.stdout
-    names = _expand(paths)
+    jobs = _jobs(paths)
+    names = [name for job in jobs for name in job]
     _refuse_outputs(names, meta, json_path, html_path)
     reports: list[Report] = []
     failed = False
-    for name in names:
+    for job in jobs:
         try:
-            _refuse_directory(name)
-            with _progress(name, quiet) as progress:
+            with _progress(job, quiet) as progress:
                 report = analyze(
-                    name, meta=meta, steps=steps, progress=progress, gpu_hour_price=gpu_hour_price, currency=currency
+                    job if len(job) > 1 else job[0],
+                    # Recorded traces need no record, but that is said only where it was meant for them.
+                    meta=meta if len(jobs) == 1 or not is_recorded(job[0]) else None,
+                    steps=steps,
+                    run_id=run_id,
+                    attempt=attempt,
+                    progress=progress,
+                    gpu_hour_price=gpu_hour_price,
+                    currency=currency,
                 )
         except SmonError as error:
-            if len(names) == 1:
+            if len(jobs) == 1:
                 raise
             # One unreadable trace must not hide what the others say.
             failed = True
             click.echo(f"smon: {' '.join(str(error).split())}", err=True)
             continue
-        _print(report, name if len(names) > 1 else None, stream, quiet)
+        _print(report, report.path if len(jobs) > 1 else None, stream, quiet)
         reports.append(report)
-    _write_outputs(reports, json_path, html_path, as_list=len(names) > 1)
+    _write_outputs(reports, json_path, html_path, as_list=len(jobs) > 1)
     if html_path is not None and reports and not quiet:
         click.echo(f"\nreport: {html_path}", file=stream)
     if failed:
         return EXIT_BAD_INPUT
     crossed = fail_above is not None and any(report.slowdown.value > fail_above for report in reports)
-    return EXIT_THRESHOLD if crossed else 0
+    if crossed:
+        return EXIT_THRESHOLD
+    return EXIT_INCOMPLETE if any(_is_incomplete(report) for report in reports) else 0
 
 
-def _expand(paths: tuple[str, ...]) -> list[str]:
-    """Globs that the shell left alone are resolved here; everything else stays as given."""
-    names: list[str] = []
-    for path in paths:
-        # A name that is no pattern, or matches nothing, fails later with its own name in the message.
-        is_pattern = any(character in path for character in "*?[") and "://" not in path and not os.path.exists(path)  # noqa: PTH110
-        names += (sorted(glob.glob(path)) if is_pattern else []) or [path]  # noqa: PTH207
-    return names
+def _is_incomplete(report: Report) -> bool:
+    """True where something is missing that was meant to be there; the trust line says what."""
+    return bool(report.fidelity.missing_ranks or report.fidelity.unfinished)
 
 
-def _refuse_directory(path: str) -> None:
-    # os.path answers False where pathlib raises (a name that is too long): opening the file says why.
-    if os.path.isdir(path):  # noqa: PTH112
-        raise TraceError(
-            f"{_shown(path)}: is a directory, which this version does not analyse as it is: "
-            "`smon export DIR --format parquet -o trace.parquet` makes the file to give"
-        )
+def _jobs(paths: tuple[str, ...]) -> list[list[str]]:
+    """What is analysed together: all recorded traces, which may lie on many nodes; each parquet alone."""
+    from smon_rt.analysis import expand, is_recorded
+
+    names = [os.fsdecode(name) for path in paths for name in expand(path)]
+    recorded = [name for name in names if is_recorded(name)]
+    jobs: list[list[str]] = []
+    for name in names:
+        if name not in recorded:
+            jobs.append([name])
+        elif recorded not in jobs:
+            jobs.append(recorded)
+    return jobs
 
 
 def _refuse_outputs(names: list[str], meta: str | None, json_path: str | None, html_path: str | None) -> None:
@@ -155,9 +171,15 @@ def _refuse_outputs(names: list[str], meta: str | None, json_path: str | None, h
 
 def _inputs(names: list[str], meta: str | None) -> Iterator[str]:
     """The traces and their records, as far as they can be found."""
+    from smon_rt.analysis import is_recorded
     from smon_rt.analysis.job_meta import find_meta
+    from smon_rt.trace.job_trace import find_files
 
     for name in names:
+        with suppress(TraceError):
+            if is_recorded(name):
+                yield from find_files([name])
+                continue
         yield name
         with suppress(TraceError):
             yield find_meta(name) if meta is None else meta
@@ -210,7 +232,7 @@ def _write_outputs(reports: list[Report], json_path: str | None, html_path: str 
 
 
 @contextmanager
-def _progress(path: str, quiet: bool) -> Iterator[Progress | None]:
+def _progress(job: list[str], quiet: bool) -> Iterator[Progress | None]:
     """A progress bar on stderr while a person looks at it; it leaves nothing behind."""
     if quiet or not sys.stderr.isatty():
         yield None
@@ -220,7 +242,7 @@ def _progress(path: str, quiet: bool) -> Iterator[Progress | None]:
 
     columns = (TextColumn("{task.description}", markup=False), BarColumn(), TimeElapsedColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(f"reading {_shown(Path(path).name)}", total=None)
+        task = bar.add_task(f"reading {_shown(Path(job[0]).name)}", total=None)
 
         def update(done: int, total: int) -> None:
             bar.update(task, description="replaying", completed=done, total=total)
