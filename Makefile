@@ -69,8 +69,12 @@ format: setup ## rewrite C++ and Python in the project's format
 	ruff check --fix-only
 	ruff format
 
+.venv/.bench-stamp: .venv/.project-stamp
+	.venv/bin/python -m pip install -q --no-build-isolation -e ".[bench]"
+	touch $@
+
 .PHONY: bench
-bench: build ## measure; writes docs/benchmarks.md
+bench: build .venv/.bench-stamp ## measure, beside torch, NVTX and OpenTelemetry; writes docs/benchmarks.md
 	python benchmarks/run.py
 
 .PHONY: nocuda

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import platform
 import re
 import shutil
 import subprocess
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -85,3 +87,47 @@ def count_recorder(smoke: bool, record: Record) -> None:
         record(
             name, None if missing else RECORDER.instructions(benchmark), missing or "callgrind, with the loop around"
         )
+
+
+#: State of the recorder → what a program does to get there. Every iteration is a pair with ids.
+PYTHON_STATES = {
+    "not started": "",
+    "unsampled": "smon_rt.start(sample_ratio=0.0, warmup_steps=0, always_steps=0); smon_rt.step(0).__enter__()",
+    "sampled": "smon_rt.start(sample_ratio=1.0, warmup_steps=0, always_steps=0); smon_rt.step(0).__enter__()",
+}
+_PYTHON_PAIRS = 1000
+_PYTHON_PROGRAM = """
+import smon_rt
+{state}
+begin, end = smon_rt.begin, smon_rt.end
+for i in range({pairs}):
+    end(begin("forward_compute", i, 0))
+"""
+
+
+def count_python_pair(smoke: bool, record: Record) -> None:
+    """What a pair runs below its two C functions: the interpreter around them is not ours, and not counted."""
+    del smoke
+    for state, program in PYTHON_STATES.items():
+        name = f"instructions per begin and end from Python, {state}"
+        if shutil.which("valgrind") is None or not has_cheap_clock():
+            record(name, None, "no valgrind, or the kernel's clock source is not the TSC")
+            continue
+        # One run for each: callgrind heeds only one such option.
+        count = sum(_instructions_below(function, program) for function in ("begin", "end"))
+        version = platform.python_version()
+        record(name, count / _PYTHON_PAIRS, f"callgrind, below begin() and end(), Python {version}")
+
+
+def _instructions_below(function: str, state: str) -> int:
+    command = [
+        "valgrind", "--tool=callgrind", "--callgrind-out-file=/dev/null",
+        f"--toggle-collect=smon_rt::bindings::*::{function}(*",
+        sys.executable, "-c", _PYTHON_PROGRAM.format(state=state, pairs=_PYTHON_PAIRS),
+    ]  # fmt: skip
+    environment = os.environ | {"PYTHONHASHSEED": "0", "SMON_RT_RUN_ID": f"bench-{os.getpid()}"}
+    done = subprocess.run(command, check=True, capture_output=True, text=True, env=environment)
+    collected = re.search(r"Collected : (\d+)", done.stderr)
+    if collected is None:
+        raise RuntimeError(f"callgrind says something else than expected: {done.stderr[-500:]}")
+    return int(collected.group(1))

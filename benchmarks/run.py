@@ -3,8 +3,8 @@
     python benchmarks/run.py            # all of it, some minutes
     python benchmarks/run.py --smoke    # seconds: each benchmark once and small, writes nothing
 
-Both fail only on instruction counts, which callgrind repeats exactly. Times are printed beside their targets and never
-asserted: on a shared machine they say as much about the neighbours.
+Both fail only on what repeats exactly: instruction counts of callgrind, and bytes a span. Times are printed beside
+their targets and never asserted: on a shared machine they say as much about the neighbours.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ class Row:
 
     @property
     def is_gated(self) -> bool:
-        """Whether a value beyond the target fails the run: counts do, times never."""
-        return self.what.startswith("instructions")
+        """Whether a value beyond the target fails the run: counts, which repeat exactly, do; times never."""
+        return self.what.startswith(("instructions", "bytes"))
 
     def cells(self) -> list[str]:
         value = "not measured" if self.value is None else f"{self.value:,.3g} {self.unit}"
@@ -85,7 +85,10 @@ def measure(smoke: bool) -> tuple[list[Row], list[Peer]]:
         engine.large_job,
         instructions.count,
         recorder.native_pairs,
+        recorder.drain,
+        recorder.trace_bytes,
         instructions.count_recorder,
+        instructions.count_python_pair,
     ]
     for step in steps:
         step(smoke, record)
@@ -123,8 +126,8 @@ def page(rows: list[Row], peers: list[Peer]) -> str:
     return f"""# Benchmarks
 
 Made by `make bench` on {datetime.date.today().isoformat()}: {processor()}, {os.cpu_count()} cores, Python
-{platform.python_version()}. Times of a shared machine: medians, and ratios within one run; only instruction counts are
-a gate in CI (`benchmarks/instructions.py`).
+{platform.python_version()}. Times of a shared machine: medians, and ratios within one run; only instruction counts and
+bytes, which repeat exactly, are a gate in CI.
 
 {table(["what", "measured", "target", "how"], [row.cells() for row in rows])}
 
@@ -135,7 +138,7 @@ Never run on a GPU: neither the engine nor the spans measured here use one.
 
 
 def over_target(rows: list[Row]) -> list[Row]:
-    """Rows that fail the run: instruction counts beyond their target."""
+    """Rows that fail the run: counts beyond their target."""
     return [row for row in rows if row.is_gated and row.value is not None and row.value > row.target]
 
 

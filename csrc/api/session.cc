@@ -87,6 +87,7 @@ Result<void> Session::set_up(const SessionOptions& options) {
   identity_.pid = ::getpid();
   identity_.host = host_name();
   identity_.boot_id = boot_id();
+  identity_.process_start_ticks = process_start_ticks(identity_.pid).value_or(0);
   identity_.time_namespace = time_namespace();
   identity_.sampling = {options.sampling.sample_ratio, options.sampling.warmup_steps, options.sampling.always_steps,
                         options.sampling.window_steps};
@@ -212,6 +213,7 @@ smon_status Session::read_status() {
   status.threads_without_ring = losses.threads_without_ring;
   status.sampled_steps = recorder_->sampled_steps();
   status.steps = recorder_->steps();
+  status.uncounted_sequences = losses.uncounted_sequences;
   status.file_bytes = drained.file_bytes;
   status.drain_cpu_ns = drained.cpu_ns;
   copy_text(status.file_path, drained.file_path);

@@ -180,7 +180,8 @@ typedef struct smon_status {
   uint64_t file_bytes;
   uint64_t drain_cpu_ns;
   char file_path[512];
-  char file_error[256]; /* why nothing is written, "" if it is, or if no directory was given */
+  char file_error[256];         /* why nothing is written, "" if it is, or if no directory was given */
+  uint64_t uncounted_sequences; /* operations without comm_seq: more communicators and peers than can be counted */
 } smon_status;
 
 SMON_API void smon_status_read(smon_status* status);

@@ -70,7 +70,7 @@ Result<Geometry> read_geometry(Bytes& arena) {
     return Error{"the arena is cut: it has " + std::to_string(arena_bytes) + " bytes, there are " +
                  std::to_string(arena.size())};
   }
-  if (arena_bytes < header_bytes || header_bytes < sizeof(ArenaHeader)) {
+  if (arena_bytes < header_bytes || header_bytes < kFirstHeaderBytes) {
     return Error{"the arena's header is damaged: its sizes contradict each other"};
   }
   arena = arena.first(arena_bytes);
@@ -108,6 +108,11 @@ ArenaClockReading read_clock(Bytes arena) {
   return clock;
 }
 
+/// False: written by an earlier version, without what was added at the end.
+bool has_whole_header(Bytes arena) {
+  return SMON_FIELD(arena, ArenaHeader, header_bytes) >= sizeof(ArenaHeader);
+}
+
 TraceLosses read_losses(Bytes arena) {
   TraceLosses losses;
   for (std::uint32_t kind = 0; kind < kLossKinds; ++kind) {
@@ -120,6 +125,7 @@ TraceLosses read_losses(Bytes arena) {
   losses.threads_without_ring = SMON_FIELD(arena, ArenaHeader, losses.threads_without_ring);
   losses.unwritten_spans = SMON_FIELD(arena, ArenaHeader, losses.unwritten_spans);
   losses.late_requests = SMON_FIELD(arena, ArenaHeader, losses.late_requests);
+  if (has_whole_header(arena)) losses.uncounted_sequences = SMON_FIELD(arena, ArenaHeader, losses.uncounted_sequences);
   return losses;
 }
 
@@ -246,6 +252,33 @@ void read_communicators(Bytes arena, const Geometry& geometry, ArenaContents& co
   }
 }
 
+void read_steps(Bytes arena, ArenaContents& contents) {
+  const auto offset = SMON_FIELD(arena, ArenaHeader, step_log_offset);
+  const auto capacity = SMON_FIELD(arena, ArenaHeader, step_log_capacity);
+  const auto entry_bytes = SMON_FIELD(arena, ArenaHeader, step_ticks_bytes);
+  const auto write_index = SMON_FIELD(arena, ArenaHeader, step_write_index);
+  const auto read_index = SMON_FIELD(arena, ArenaHeader, step_read_index);
+  const std::uint64_t unread = write_index - read_index;
+  if (!has_whole_header(arena) || capacity == 0) return;
+  if (!std::has_single_bit(capacity) || entry_bytes < sizeof(StepTicks) || unread > capacity ||
+      !is_within(arena, offset, capacity, entry_bytes)) {
+    contents.problems.push_back("the log of steps is damaged and left out: its indices or its place are impossible");
+    return;
+  }
+  for (std::uint64_t index = read_index; index != write_index; ++index) {
+    const Bytes entry = arena.subspan(offset + index % capacity * entry_bytes, entry_bytes);
+    StepTicks step;
+    step.step = SMON_FIELD(entry, StepTicks, step);
+    // As numbers: a bool of any other value than 0 and 1 is none.
+    step.is_sampled = field<std::uint8_t>(entry, offsetof(StepTicks, is_sampled)) != 0;
+    step.is_warmup = field<std::uint8_t>(entry, offsetof(StepTicks, is_warmup)) != 0;
+    step.is_counted = field<std::uint8_t>(entry, offsetof(StepTicks, is_counted)) != 0;
+    step.start_ticks = SMON_FIELD(entry, StepTicks, start_ticks);
+    step.end_ticks = SMON_FIELD(entry, StepTicks, end_ticks);
+    contents.steps.push_back(step);
+  }
+}
+
 #undef SMON_FIELD
 #undef SMON_TEXT
 
@@ -270,6 +303,7 @@ Result<ArenaContents> read_arena(std::span<const std::byte> bytes) {
   contents.facts = read_facts(bytes);
   read_threads(bytes, *geometry, contents);
   read_communicators(bytes, *geometry, contents);
+  read_steps(bytes, contents);
   return contents;
 }
 

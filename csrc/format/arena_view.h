@@ -89,6 +89,7 @@ struct ArenaContents {
   ArenaFacts facts;
   std::vector<ArenaThread> threads;  // those in use
   std::vector<ArenaCommunicator> communicators;
+  std::vector<StepTicks> steps;       // that were not handed to the sink, in order
   std::vector<std::string> problems;  // one line for each part that contradicts itself and was left out
 };
 

@@ -167,6 +167,9 @@ TraceIdentity decode_identity(data_view bytes) {
       case varint(Identity::kTimeNamespace):
         identity.time_namespace = message.get_uint64();
         break;
+      case varint(Identity::kProcessStartTicks):
+        identity.process_start_ticks = message.get_uint64();
+        break;
       case varint(Identity::kPid):
         identity.pid = message.get_int32();
         break;

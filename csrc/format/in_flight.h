@@ -43,6 +43,7 @@ struct ArenaLosses {
   std::atomic<std::uint64_t> threads_without_ring{0};
   std::atomic<std::uint64_t> unwritten_spans{0};
   std::atomic<std::uint64_t> late_requests{0};
+  std::atomic<std::uint64_t> uncounted_sequences{0};
 };
 
 struct ArenaHeader {
@@ -84,6 +85,24 @@ struct ArenaHeader {
   std::atomic<std::uint64_t> finished_steps{0};
 
   ArenaLosses losses;
+
+  // The times of the last steps that are not in the file yet: a ring of StepTicks, indices as those of ThreadRecord.
+  std::uint64_t step_log_offset = 0;
+  std::uint32_t step_log_capacity = 0;
+  std::uint32_t step_ticks_bytes = 0;
+  std::atomic<std::uint64_t> step_write_index{0};
+  std::atomic<std::uint64_t> step_read_index{0};
+};
+
+/// One step as it happened, in ticks of the recorder's clock.
+struct StepTicks {
+  std::uint32_t step = 0;
+  bool is_sampled = false;
+  bool is_warmup = false;
+  bool is_counted = false;  // the number is our own count
+  bool unused = false;
+  std::int64_t start_ticks = 0;
+  std::int64_t end_ticks = 0;
 };
 
 enum class ThreadState : std::uint32_t { kFree = 0, kLive = 1, kExited = 2 };  // exited: free once drained
@@ -141,6 +160,10 @@ struct CommRecord {
 
 static_assert(std::atomic<std::uint64_t>::is_always_lock_free && std::atomic<double>::is_always_lock_free);
 static_assert(sizeof(ArenaHeader) <= 4096);
+/// Of the first header that was written. What came after is at its end: a reader asks header_bytes whether it is there.
+inline constexpr std::size_t kFirstHeaderBytes = 1160;
+static_assert(offsetof(ArenaHeader, losses) + offsetof(ArenaLosses, uncounted_sequences) == kFirstHeaderBytes);
+static_assert(sizeof(StepTicks) == 24);
 static_assert(sizeof(ThreadRecord) == 3 * kCacheLineBytes);
 static_assert(sizeof(OpenSlot) == 80);
 static_assert(sizeof(CommRecord) == 128);

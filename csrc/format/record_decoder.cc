@@ -159,6 +159,9 @@ TraceLosses decode_losses(data_view bytes) {
       case varint(Losses::kLateRequests):
         losses.late_requests = message.get_uint64();
         break;
+      case varint(Losses::kUncountedSequences):
+        losses.uncounted_sequences = message.get_uint64();
+        break;
       case bytes_of(Losses::kSinkError):
         losses.sink_error = message.get_string();
         break;
@@ -255,6 +258,12 @@ TraceRecorderCost decode_recorder_cost(data_view bytes) {
         break;
       case fixed64(RecorderCost::kUnsampledStepMeanNs):
         cost.unsampled_step_mean_ns = message.get_double();
+        break;
+      case fixed64(RecorderCost::kOverheadRatio):
+        cost.overhead_ratio = message.get_double();
+        break;
+      case fixed64(RecorderCost::kOverheadLowRatio):
+        cost.overhead_low_ratio = message.get_double();
         break;
       default:
         message.skip();

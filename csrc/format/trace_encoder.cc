@@ -104,6 +104,7 @@ void append_identity(std::string& out, const TraceIdentity& identity) {
     for (const TraceHook& hook : identity.hooks) add_hook(out, message, hook);
     message.add_enum(Identity::kClockSource, static_cast<std::int32_t>(identity.clock_source));
     message.add_string(Identity::kMemory, identity.memory);
+    message.add_uint64(Identity::kProcessStartTicks, identity.process_start_ticks);
   }
   packet.finish();
 }
@@ -165,6 +166,7 @@ void append_losses(std::string& out, const TraceLosses& losses) {
     message.add_uint64(Losses::kOverwrittenSpans, losses.overwritten_spans);
     message.add_uint64(Losses::kLateRequests, losses.late_requests);
     message.add_string(Losses::kSinkError, losses.sink_error);
+    message.add_uint64(Losses::kUncountedSequences, losses.uncounted_sequences);
   }
   packet.finish();
 }
@@ -211,6 +213,8 @@ void append_recorder_cost(std::string& out, const TraceRecorderCost& cost) {
     message.add_uint64(RecorderCost::kFileBytes, cost.file_bytes);
     message.add_double(RecorderCost::kSampledStepMeanNs, cost.sampled_step_mean_ns);
     message.add_double(RecorderCost::kUnsampledStepMeanNs, cost.unsampled_step_mean_ns);
+    if (cost.overhead_ratio) message.add_double(RecorderCost::kOverheadRatio, *cost.overhead_ratio);
+    if (cost.overhead_low_ratio) message.add_double(RecorderCost::kOverheadLowRatio, *cost.overhead_low_ratio);
   }
   packet.finish();
 }

@@ -43,6 +43,7 @@ enum class Identity : protozero::pbf_tag_type {
   kHooks = 16,
   kClockSource = 17,
   kMemory = 18,
+  kProcessStartTicks = 19,
 };
 
 enum class MapEntry : protozero::pbf_tag_type { kKey = 1, kValue = 2 };
@@ -115,6 +116,7 @@ enum class Losses : protozero::pbf_tag_type {
   kOverwrittenSpans = 6,
   kLateRequests = 7,
   kSinkError = 8,
+  kUncountedSequences = 9,
 };
 
 enum class ClockSnapshot : protozero::pbf_tag_type { kTicks = 1, kMonotonicNs = 2, kRealtimeNs = 3, kWidthNs = 4 };
@@ -138,6 +140,8 @@ enum class RecorderCost : protozero::pbf_tag_type {
   kFileBytes = 5,
   kSampledStepMeanNs = 6,
   kUnsampledStepMeanNs = 7,
+  kOverheadRatio = 8,
+  kOverheadLowRatio = 9,
 };
 
 enum class End : protozero::pbf_tag_type { kReason = 1 };

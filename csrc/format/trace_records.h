@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -65,6 +66,7 @@ struct TraceIdentity {
   std::vector<TraceHook> hooks;
   std::uint32_t clock_source = 0;  // a number of trace.proto's ClockSource
   std::string memory;
+  std::uint64_t process_start_ticks = 0;
 
   friend bool operator==(const TraceIdentity&, const TraceIdentity&) = default;
 };
@@ -123,6 +125,7 @@ struct TraceLosses {
   std::uint64_t overwritten_spans = 0;
   std::uint64_t late_requests = 0;
   std::string sink_error;
+  std::uint64_t uncounted_sequences = 0;
 
   friend bool operator==(const TraceLosses&, const TraceLosses&) = default;
 };
@@ -157,6 +160,8 @@ struct TraceRecorderCost {
   std::uint64_t file_bytes = 0;
   double sampled_step_mean_ns = 0;
   double unsampled_step_mean_ns = 0;
+  std::optional<double> overhead_ratio;
+  std::optional<double> overhead_low_ratio;
 
   friend bool operator==(const TraceRecorderCost&, const TraceRecorderCost&) = default;
 };

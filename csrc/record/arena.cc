@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "base/process_state.h"
+#include "record/step_log.h"
 
 namespace smon_rt {
 
@@ -132,7 +133,8 @@ ArenaLayout::ArenaLayout(const ArenaSizes& sizes) {
   const std::size_t small = sizes.threads - large;
   thread_records_offset = round_up(sizeof(ArenaHeader), kPageBytes);
   comm_records_offset = thread_records_offset + sizes.threads * sizeof(ThreadRecord);
-  slots_offset = round_up(comm_records_offset + sizes.communicators * sizeof(CommRecord), kCacheLineBytes);
+  step_log_offset = round_up(comm_records_offset + sizes.communicators * sizeof(CommRecord), kCacheLineBytes);
+  slots_offset = round_up(step_log_offset + StepLog::kCapacity * sizeof(StepTicks), kCacheLineBytes);
   const std::size_t slots = large * sizes.large_slots + small * sizes.slots;
   rings_offset = round_up(slots_offset + slots * sizeof(OpenSlot), kPageBytes);
   const std::size_t spans = large * sizes.large_ring_spans + small * sizes.ring_spans;
@@ -219,6 +221,9 @@ void Arena::lay_out(const ArenaOptions& options) {
   header.comm_record_count = sizes_.communicators;
   header.thread_records_offset = layout.thread_records_offset;
   header.comm_records_offset = layout.comm_records_offset;
+  header.step_log_offset = layout.step_log_offset;
+  header.step_log_capacity = StepLog::kCapacity;
+  header.step_ticks_bytes = sizeof(StepTicks);
   header.pid = ::getpid();
   header.rank = options.rank;
   header.world_size = options.world_size;
@@ -245,6 +250,9 @@ void Arena::lay_out(const ArenaOptions& options) {
   for (std::uint32_t i = 0; i < sizes_.communicators; ++i) {
     new (base + layout.comm_records_offset + i * sizeof(CommRecord)) CommRecord;
   }
+  for (std::size_t i = 0; i < StepLog::kCapacity; ++i) {
+    new (base + layout.step_log_offset + i * sizeof(StepTicks)) StepTicks;
+  }
   // A reader of the file takes an arena as it is only once this says so.
   std::atomic_ref<std::uint32_t>(header.is_complete).store(1, std::memory_order_release);
 }
@@ -270,6 +278,11 @@ std::span<ThreadRecord> Arena::threads() noexcept {
 std::span<CommRecord> Arena::communicators() noexcept {
   auto* first = reinterpret_cast<std::byte*>(header_) + ArenaLayout(sizes_).comm_records_offset;
   return {reinterpret_cast<CommRecord*>(first), sizes_.communicators};
+}
+
+std::span<StepTicks> Arena::step_log() noexcept {
+  auto* first = reinterpret_cast<std::byte*>(header_) + ArenaLayout(sizes_).step_log_offset;
+  return {reinterpret_cast<StepTicks*>(first), StepLog::kCapacity};
 }
 
 std::span<OpenSlot> Arena::slots(std::uint32_t thread) noexcept {

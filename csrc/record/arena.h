@@ -62,6 +62,7 @@ class Arena {
   const ArenaHeader& header() const noexcept { return *header_; }
   std::span<ThreadRecord> threads() noexcept;
   std::span<CommRecord> communicators() noexcept;
+  std::span<StepTicks> step_log() noexcept;
   std::span<OpenSlot> slots(std::uint32_t thread) noexcept;
   std::span<Span> ring(std::uint32_t thread) noexcept;
 
@@ -103,6 +104,7 @@ struct ArenaLayout {
 
   std::size_t thread_records_offset = 0;
   std::size_t comm_records_offset = 0;
+  std::size_t step_log_offset = 0;
   std::size_t slots_offset = 0;
   std::size_t rings_offset = 0;
   std::size_t bytes = 0;

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <array>
+#include <cstdio>
+#include <optional>
 #include <utility>
 
 #include "base/log.h"
@@ -111,7 +113,7 @@ void Drain::pass(bool everything) {
   // At once, not with the spans: should the process be killed, its names are nowhere else.
   sink_.append_new_names(out_);
   if (span_count > 0) rings_.encode(out_);
-  take_steps(out_, now_ns, everything);
+  const std::size_t step_count = take_steps(out_, now_ns, everything);
   if (everything && options_.write_open_spans) append_open_spans(out_);
   if (!out_.empty()) {
     if (sink_.write(out_)) {
@@ -121,6 +123,7 @@ void Drain::pass(bool everything) {
     }
   }
   rings_.commit();
+  recorder_.step_log().take(step_count);
   if (everything || now_ns - last_upkeep_ns_ >= options_.upkeep_every.count()) {
     last_upkeep_ns_ = now_ns;
     upkeep(everything);
@@ -140,9 +143,10 @@ void Drain::write_new_identity() {
   sink_.set_identity(identity);
 }
 
-void Drain::take_steps(std::string& out, std::int64_t now_ns, bool everything) {
+/// Puts steps into a packet once there are enough of them; how many may leave the log when it is written.
+std::size_t Drain::take_steps(std::string& out, std::int64_t now_ns, bool everything) {
   std::array<StepTicks, 128> ticks;
-  while (const std::size_t count = recorder_.step_log().read(ticks)) {
+  while (const std::size_t count = recorder_.step_log().peek(step_times_.size(), ticks)) {
     if (step_times_.empty()) steps_waiting_since_ns_ = now_ns;
     for (const StepTicks& step : std::span(ticks).first(count)) {
       StepTime time;
@@ -154,6 +158,7 @@ void Drain::take_steps(std::string& out, std::int64_t now_ns, bool everything) {
       time.warmup = step.is_warmup;
       step_times_.push_back(time);
       if (step.is_warmup) continue;  // says nothing about what recording costs
+      overhead_.add(step.is_sampled, static_cast<double>(time.duration_ns));
       for (StepMean* mean :
            {step.is_sampled ? &sampled_ : &unsampled_, step.is_sampled ? &sampled_since_ : &unsampled_since_}) {
         mean->sum_ns += static_cast<double>(time.duration_ns);
@@ -161,11 +166,25 @@ void Drain::take_steps(std::string& out, std::int64_t now_ns, bool everything) {
       }
     }
   }
-  const bool is_due =
-      everything || step_times_.size() >= 256 || now_ns - steps_waiting_since_ns_ >= options_.max_age.count();
-  if (step_times_.empty() || !is_due) return;
+  const bool is_due = everything || step_times_.size() >= kStepsInPacket ||
+                      now_ns - steps_waiting_since_ns_ >= options_.max_age.count();
+  if (step_times_.empty() || !is_due) return 0;
   append_step_times(out, step_times_);
+  const std::size_t count = step_times_.size();
   step_times_.clear();
+  return count;
+}
+
+void Drain::say_overhead(const Overhead& overhead) {
+  if (overhead.low_ratio <= kOverheadAlarmRatio || std::exchange(has_said_overhead_, true)) return;
+  char text[320];
+  std::snprintf(
+      text, sizeof(text),
+      "sampled steps take %.1f %% longer than the steps around them (at least %.1f %%), more than the 1 %% that "
+      "recording may cost: sample less (SMON_RT_SAMPLE_RATIO=%.3g on all ranks), or call smon_rt.pause() at "
+      "the same step on all ranks; nothing was changed",
+      overhead.ratio * 100, overhead.low_ratio * 100, recorder_.sampling().options().sample_ratio / 10);
+  log(LogLevel::kWarning, text);
 }
 
 void Drain::append_open_spans(std::string& out) {
@@ -174,6 +193,7 @@ void Drain::append_open_spans(std::string& out) {
 }
 
 void Drain::upkeep(bool everything) {
+  if (const std::optional<Overhead> overhead = overhead_.get()) say_overhead(*overhead);
   sink_.file().check_exists();
   if (!sink_.file().is_on()) {
     if (!sink_.file().error().empty() && !std::exchange(has_said_error_, true)) {
@@ -206,6 +226,10 @@ void Drain::upkeep(bool everything) {
   cost.file_bytes = total.file_bytes - written_cost_.file_bytes;
   cost.sampled_step_mean_ns = std::exchange(sampled_since_, {}).mean();
   cost.unsampled_step_mean_ns = std::exchange(unsampled_since_, {}).mean();
+  if (const std::optional<Overhead> overhead = overhead_.get()) {
+    cost.overhead_ratio = overhead->ratio;
+    cost.overhead_low_ratio = overhead->low_ratio;
+  }
   written_cost_ = total;
   append_recorder_cost(packets, cost);
   sink_.write(packets);
@@ -233,6 +257,7 @@ TraceLosses read_losses(const ArenaLosses& losses, std::string_view sink_error) 
   result.threads_without_ring = losses.threads_without_ring.load(std::memory_order_relaxed);
   result.unwritten_spans = losses.unwritten_spans.load(std::memory_order_relaxed);
   result.late_requests = losses.late_requests.load(std::memory_order_relaxed);
+  result.uncounted_sequences = losses.uncounted_sequences.load(std::memory_order_relaxed);
   result.sink_error = sink_error;
   return result;
 }

@@ -13,6 +13,7 @@
 #include "format/trace_records.h"
 #include "record/background_thread.h"
 #include "record/gpu_timer.h"
+#include "record/overhead.h"
 #include "record/recorder.h"
 #include "record/ring_collector.h"
 #include "record/trace_sink.h"
@@ -77,6 +78,9 @@ class Drain {
   DrainStatus status() const;
 
  private:
+  static constexpr std::size_t kStepsInPacket = 256;
+  static_assert(kStepsInPacket <= StepLog::kCapacity / 2, "steps wait in the log until they are written");
+
   struct StepMean {
     double sum_ns = 0;
     std::uint64_t count = 0;
@@ -86,7 +90,8 @@ class Drain {
   void run();
   void pass(bool everything);
   void write_new_identity();
-  void take_steps(std::string& out, std::int64_t now_ns, bool everything);
+  std::size_t take_steps(std::string& out, std::int64_t now_ns, bool everything);
+  void say_overhead(const Overhead& overhead);
   void append_open_spans(std::string& out);
   void upkeep(bool everything);
   ClockReading read_clock();
@@ -113,7 +118,9 @@ class Drain {
   std::uint64_t written_spans_ = 0;
   StepMean sampled_, unsampled_;              // of the whole run
   StepMean sampled_since_, unsampled_since_;  // since the last packet of recorder cost
-  TraceRecorderCost written_cost_;            // totals at the last packet
+  OverheadEstimate overhead_;
+  bool has_said_overhead_ = false;
+  TraceRecorderCost written_cost_;  // totals at the last packet
 
   mutable std::mutex mutex_;
   DrainStatus status_;

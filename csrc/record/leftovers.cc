@@ -81,6 +81,25 @@ bool is_owner_alive(const ArenaFacts& facts) {
   return is_process_alive(facts.pid, facts.process_start_ticks);
 }
 
+/// Killed after they were written and before they left the log, steps are in both. Their starts may differ by how much
+/// better the process knew its clocks than a single reading tells.
+std::vector<StepTime> missing_steps(const ArenaContents& arena, const TraceTail& tail) {
+  constexpr std::int64_t kSameStartNs = 1'000'000;
+  std::vector<StepTime> missing;
+  for (const StepTicks& step : arena.steps) {
+    const std::int64_t start_ns = arena.facts.clock.to_monotonic_ns(step.start_ticks);
+    const std::int64_t end_ns = arena.facts.clock.to_monotonic_ns(step.end_ticks);
+    const auto [begin, end] = tail.steps.equal_range(step.step);
+    const bool is_in_file = std::any_of(begin, end, [&](const auto& written) {
+      return written.second - kSameStartNs <= start_ns && start_ns <= written.second + kSameStartNs;
+    });
+    if (is_in_file) continue;
+    const auto duration_ns = static_cast<std::uint64_t>(std::max<std::int64_t>(0, end_ns - start_ns));
+    missing.push_back({step.step, start_ns, duration_ns, step.is_sampled, step.is_warmup});
+  }
+  return missing;
+}
+
 /// The packets that the file lacks.
 std::string encode_missing(const ArenaContents& arena, const TraceTail& tail, LeftoverCounts& counts) {
   std::string packets;
@@ -92,6 +111,10 @@ std::string encode_missing(const ArenaContents& arena, const TraceTail& tail, Le
     }
   }
   if (!names.communicators.empty()) append_names(packets, names);
+
+  const std::vector<StepTime> steps = missing_steps(arena, tail);
+  append_step_times(packets, steps);
+  counts.merged_steps += steps.size();
 
   std::vector<Span> open;
   const std::int64_t last_ns = std::max({facts.clock.monotonic_ns, facts.drain_beat_ns, facts.watchdog_beat_ns});
@@ -171,7 +194,8 @@ Outcome merge_into_trace(const std::string& arena_path, const ArenaContents& are
     note(counts, arena_path, tail.error().message);
     return Outcome::kDropped;
   }
-  if (tail->identity.pid != facts.pid || tail->identity.boot_id != facts.boot_id || tail->identity.rank != facts.rank) {
+  if (tail->identity.pid != facts.pid || tail->identity.boot_id != facts.boot_id || tail->identity.rank != facts.rank ||
+      tail->identity.process_start_ticks != facts.process_start_ticks) {
     note(counts, arena_path, path + " was recorded by another process");
     return Outcome::kDropped;
   }
@@ -187,6 +211,7 @@ Outcome merge_into_trace(const std::string& arena_path, const ArenaContents& are
   }
   counts.merged_spans += merged.merged_spans;
   counts.merged_open_spans += merged.merged_open_spans;
+  counts.merged_steps += merged.merged_steps;
   if (!arena.problems.empty()) note(counts, arena_path, arena.problems.front());
   return Outcome::kMerged;
 }

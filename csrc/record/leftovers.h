@@ -11,6 +11,7 @@ struct LeftoverCounts {
   std::uint32_t merged_arenas = 0;  // their spans are in their trace file, the arena is gone
   std::uint64_t merged_spans = 0;   // ended spans that the file lacked
   std::uint64_t merged_open_spans = 0;
+  std::uint64_t merged_steps = 0;    // of these only the times were missing
   std::uint32_t dropped_arenas = 0;  // gone without a trace file to put their spans into
   std::uint32_t kept_arenas = 0;     // of dead processes, but their directory or disk does not answer now
   std::string problem;               // one line about the first of these, "" if none

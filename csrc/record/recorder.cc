@@ -83,7 +83,8 @@ Recorder::Recorder(const RecorderOptions& options, std::unique_ptr<Arena> arena)
       has_counter_(clock_.has_counter()),
       sequences_(std::make_unique<Sequences>()),
       comm_records_(arena_->communicators()),
-      sampling_(options.sampling, options.arena.run_id) {
+      sampling_(options.sampling, options.arena.run_id),
+      step_log_(arena_->step_log(), header().step_write_index, header().step_read_index) {
   header().clock.source = static_cast<std::uint32_t>(clock_.source());
   // Before the first step spans belong to step 0, as our count has it, and are kept like those of the first steps.
   const bool is_sampled = options.sampling.always_steps > 0 || options.sampling.sample_ratio > 0;
@@ -158,7 +159,10 @@ std::uint32_t Recorder::enqueue(Kind kind, const SpanIds& ids, std::int64_t now_
     record.last_enqueued_ticks.store(now_ticks, std::memory_order_relaxed);
     record.last_kind.store(static_cast<std::uint32_t>(kind), std::memory_order_relaxed);
   }
-  return ids.comm_seq != 0 ? ids.comm_seq : sequences_->next(ids.comm_id, ids.peer, kind);
+  if (ids.comm_seq != 0) return ids.comm_seq;
+  const std::uint32_t comm_seq = sequences_->next(ids.comm_id, ids.peer, kind);
+  if (comm_seq == 0) count(header().losses.uncounted_sequences);
+  return comm_seq;
 }
 
 Token Recorder::begin_recording(Kind kind, const SpanIds& ids) noexcept {

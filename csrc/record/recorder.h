@@ -149,7 +149,6 @@ class Recorder {
   /// Every step's times, sampled or not: single consumer.
   StepLog& step_log() noexcept { return step_log_; }
   const Clock& clock() const noexcept { return clock_; }
-  const Sequences& sequences() const noexcept { return *sequences_; }
 
   /// Spans pushed to rings since create(), those already drained included.
   std::uint64_t recorded_spans() const noexcept { return registry_->pushed_spans(); }

@@ -13,7 +13,7 @@ namespace smon_rt {
 /// and receives. The n-th all-reduce of a communicator is number n on each of its ranks, which is what matches them; so
 /// every op counts, from the communicator's first one on, whether it is then sampled, dropped or neither.
 ///
-/// Threading: any thread, lock-free. Cost: one probe and one atomic add. When full: 0 ("not counted"), and overflows().
+/// Threading: any thread, lock-free. Cost: one probe and one atomic add. When full: 0, "not counted".
 class Sequences {
  public:
   static constexpr std::size_t kCapacity = 4096;
@@ -22,8 +22,6 @@ class Sequences {
   /// The number of this op, from 1 on.
   std::uint32_t next(std::uint16_t comm_id, std::int32_t peer, Kind kind) noexcept;
 
-  std::uint64_t overflows() const noexcept { return overflows_.load(std::memory_order_relaxed); }
-
  private:
   struct Entry {
     std::atomic<std::uint64_t> key{0};  // set once
@@ -31,7 +29,6 @@ class Sequences {
   };
 
   std::array<Entry, kCapacity> entries_{};
-  std::atomic<std::uint64_t> overflows_{0};
 };
 
 /// Kinds whose sequence is counted per peer, too.

@@ -54,6 +54,9 @@ class TailVisitor final : public TraceVisitor {
     std::uint64_t& next = tail_.next_index[batch.ring_id];
     next = std::max(next, batch.first_index + batch.spans.size());
   }
+  void on_step_times(std::span<const StepTime> steps) override {
+    for (const StepTime& step : steps) tail_.steps.emplace(step.step, step.start_ns);
+  }
   void on_names(const TraceNames& names) override {
     for (const TraceCommunicator& communicator : names.communicators) tail_.communicators.insert(communicator.id);
   }

@@ -18,6 +18,7 @@ struct TraceTail {
   std::uint64_t file_bytes = 0;                       // larger, if the last packet was cut
   std::map<std::uint32_t, std::uint64_t> next_index;  // of each ring: the first index that is not in the file
   std::set<std::uint32_t> communicators;              // ids that have a name in what was read
+  std::multimap<std::uint32_t, std::int64_t> steps;   // those that have times, and their starts in ns
   bool has_open_spans = false;                        // those of the end of recording
 };
 

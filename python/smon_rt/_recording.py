@@ -357,6 +357,8 @@ class Status:
     file_path: str | None
     file_error: str | None
     """Why nothing is written; None if it is, or if there is no directory."""
+    uncounted_sequences: int = 0
+    """Operations without a place in their communicator's order: more communicators and peers than can be counted."""
 
 
 def status() -> Status:

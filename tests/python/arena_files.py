@@ -11,7 +11,8 @@ from smon_rt._proto import trace_pb2
 from smon_rt.trace.kinds import KIND_NUMBERS, METRIC
 from tests.python.smon_files import TestSpan
 
-HEADER_BYTES = 1216
+HEADER_BYTES = 1280
+STEP_BYTES = 24
 RECORD_BYTES = 192
 SLOT_BYTES = 80
 SPAN_BYTES = 64
@@ -41,6 +42,9 @@ class Arena:
     ns_per_tick: float = 0.5
     is_complete: int = 1
     dropped_by_kind: dict[int, int] = field(default_factory=dict)
+    #: Times that were not written, as those of `step_packet`; the log has room for 8.
+    steps: Sequence[tuple[int, int, int, bool, bool]] = ()
+    steps_read: int = 0
 
     def content(self, identity: trace_pb2.Identity) -> bytes:
         records_offset = HEADER_BYTES
@@ -59,6 +63,8 @@ class Arena:
             )
             records += head.ljust(64, b"\0") + struct.pack("<Q", write).ljust(64, b"\0")
             records += struct.pack("<Q", ring.read).ljust(64, b"\0")
+        steps_offset = body_offset + len(body)
+        body += self._step_log()
         header = struct.pack(
             "<8sQIIIIIIIIQQiiiIQ64s64s40s512s",
             *(b"smonshm1", body_offset + len(body), HEADER_BYTES, SPAN_BYTES, SLOT_BYTES, RECORD_BYTES),
@@ -68,11 +74,21 @@ class Arena:
         )
         header += struct.pack("<IIqqqd", 2, 1, 10_000, 1_000_000, 0, self.ns_per_tick)
         header += struct.pack("<qqqqqIIQ", 5, 6, 7, 12, 13, 1, 1, 3)
-        header += struct.pack("<32Q5Q", *(self.dropped_by_kind.get(kind, 0) for kind in range(32)), *[0] * 5)
+        header += struct.pack("<32Q6Q", *(self.dropped_by_kind.get(kind, 0) for kind in range(32)), *[0] * 6)
+        header += struct.pack("<QIIQQ", steps_offset, 8, STEP_BYTES, self.steps_read + len(self.steps), self.steps_read)
         return header.ljust(HEADER_BYTES, b"\0") + records + body
 
     def ticks(self, time_ns: int) -> int:
         return 10_000 + round((time_ns - 1_000_000) / self.ns_per_tick)
+
+    def _step_log(self) -> bytes:
+        entries = [b"\0" * STEP_BYTES] * 8
+        for place, (step, start_ns, duration_ns, is_sampled, is_warmup) in enumerate(self.steps):
+            ticks = self.ticks(start_ns), self.ticks(start_ns + duration_ns)
+            entries[(self.steps_read + place) % 8] = struct.pack(
+                "<I4?qq", step, is_sampled, is_warmup, False, False, *ticks
+            )
+        return b"".join(entries)
 
     def _ring(self, ring: Ring) -> bytes:
         entries = [b"\0" * SPAN_BYTES] * ring.capacity

@@ -40,6 +40,7 @@ def write_job(folder: Path, ranks: tuple[int, ...] = (0, 1, 2, 3), **more: Any) 
         packets = [step_packet(steps), packet(recorder_cost=trace_pb2.RecorderCost(drain_cpu_ns=10**7))]
         if rank == 1:
             losses = trace_pb2.Losses(dropped_by_kind={KIND_NUMBERS["gc"]: 3}, stale_tokens=2, sink_error="disk full")
+            losses.uncounted_sequences = 9
             packets.append(packet(losses=losses))
         who: dict[str, Any] = {
             "hooks": HOOKS,
@@ -67,12 +68,12 @@ def test_a_whole_job_is_described_in_lines_and_tables(tmp_path: Path, capsys: py
     assert lines["layout"] == "dp 2, pp 2, tp 1, cp 1, vpp 1, 1f1b"
     assert lines["steps"].startswith("20 steps (0 to 19), 10 sampled, 2 warm-up; a step takes 1.01 s")
     assert lines["spans"].startswith("80 spans of 2 kinds; ")
-    assert lines["losses"] == "3 spans dropped (gc 3); stale tokens 2; rank 1: disk full"
+    assert lines["losses"] == "3 spans dropped (gc 3); stale tokens 2; uncounted sequences 9; rank 1: disk full"
     assert lines["hooks"] == "1 installed: megatron.forward_step"
     assert "hooks    not c10d: torch 2.3 has no hooks\n" in out
     assert lines["clocks"] == "tsc; no device clock; hosts aligned by their realtime clocks"
     assert lines["cost"].startswith("own threads use 0.05 % of a core at most; sampled steps take +2.00 %")
-    assert lines["cost"].endswith("more than 1 %: lower the sample ratio, or turn GPU events off")
+    assert lines["cost"].endswith("or call smon_rt.pause() at the same step on all ranks")
     assert lines["memory"] == "tmpfs"
     assert lines["files"].endswith("ranks: 4 closed")
     assert lines["settings"] == "torch 2.15.0, CUDA_DEVICE_MAX_CONNECTIONS 1"

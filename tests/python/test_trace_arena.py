@@ -14,7 +14,7 @@ from smon_rt.trace import RankTrace, arena, read_directory
 from smon_rt.trace.kinds import KIND_NUMBERS
 from tests.python.arena_files import DEAD_PID, Arena, Ring, write_arena
 from tests.python.conftest import ROOT
-from tests.python.smon_files import TestSpan, identity, span_packet, write_rank
+from tests.python.smon_files import TestSpan, identity, span_packet, step_packet, write_rank
 
 WHO = identity(pid=DEAD_PID)
 SPANS = [
@@ -104,6 +104,20 @@ def test_open_spans_are_named(tmp_path: Path, memory: Path) -> None:
     assert (span.kind, span.step, span.microbatch, span.thread) == ("forward_send", 2, 2, "main")
     assert span.start_ns == SPANS[2].start_ns
     assert view.dropped_by_kind == {"gc": 3}
+
+
+def test_the_last_step_times_are_merged_once(tmp_path: Path, memory: Path) -> None:
+    steps = [(step, 1_000_000 * (step + 1), 500_000, step % 2 == 0, step < 3) for step in range(8)]
+    folder = tmp_path / "traces"
+    folder.mkdir()
+    write_rank(folder, packets=[step_packet(steps[:4])], pid=DEAD_PID, closed=False)
+    # Killed after step 3 was written, before it left the log; its start there is off by what a reading is worth.
+    in_log = [(3, 4_000_000 + 700, 500_000, False, False), *steps[4:]]
+    write_arena(memory, Arena(steps=in_log, steps_read=3), WHO)
+    trace = read(folder)
+    rows = zip(trace.steps.step, trace.steps.start_ns, trace.steps.duration_ns, trace.steps.is_sampled, strict=True)
+    assert [tuple(row) for row in rows] == [row[:4] for row in steps]
+    assert trace.steps.is_warmup.tolist() == [True] * 3 + [False] * 5
 
 
 def test_only_the_steps_asked_for_are_merged(tmp_path: Path, memory: Path) -> None:

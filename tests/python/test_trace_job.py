@@ -114,6 +114,17 @@ def test_two_processes_of_one_rank_are_not_mixed(tmp_path: Path) -> None:
     assert "another process (pid 5) recorded rank 0 too" in str(trace.damage[-1])
 
 
+def test_a_restart_with_the_same_pid_is_another_process(tmp_path: Path) -> None:
+    """In a container every process is number 1; only when it started tells one from the next."""
+    spans = [TestSpan(step=step, start_ns=1000 * step, duration_ns=10) for step in range(6)]
+    write_rank(tmp_path, spans[:4], pid=1, boot_id="boot", process_start_ticks=100)
+    write_rank(tmp_path, spans, pid=1, boot_id="boot", process_start_ticks=200, file_index=1)
+    (trace,) = read_directory(tmp_path)
+    assert trace.identity.process_start_ticks == 200
+    assert (len(trace.spans), trace.repeated_span_count, trace.missing_span_count) == (6, 0, 0)
+    assert any("another process (pid 1) recorded rank 0 too" in str(part) for part in trace.damage)
+
+
 def test_claims_about_ranks_cost_nothing(tmp_path: Path) -> None:
     write_rank(tmp_path, SPANS, rank=2**31 - 2, world_size=2**31 - 1, pid=1)
     job = read_job([tmp_path])

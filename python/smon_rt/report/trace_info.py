@@ -20,8 +20,6 @@ _STATE_WORDS = {
     "killed": "killed",
     "open": "not closed",
 }
-#: From here on recording costs more than it may.
-_COST_ALARM_RATIO = 0.01
 
 
 def info_text(job: JobSummary) -> str:
@@ -150,16 +148,26 @@ def _cost_words(ranks: Sequence[RankSummary]) -> str:
         words.append(f"own threads use {percent(max(shares), 2)} of a core at most")
     overheads = [rank for rank in ranks if rank.overhead is not None]
     if overheads:
-        worst = max(overheads, key=lambda rank: rank.overhead.ratio if rank.overhead else 0.0)
+        worst = max(overheads, key=lambda rank: rank.overhead.low if rank.overhead else 0.0)
         cost = worst.overhead
         assert cost is not None
         words.append(
             f"sampled steps take {cost.ratio * 100:+.2f} % ({cost.low * 100:+.2f} to {cost.high * 100:+.2f} %)"
-            f" against others on rank {worst.rank}"
+            f" against the steps around them on rank {worst.rank}"
         )
-        if cost.low > _COST_ALARM_RATIO:
-            words.append("more than 1 %: lower the sample ratio, or turn GPU events off")
-    return "; ".join(words) or "unknown: there are no steps to compare"
+        if cost.is_alarming:
+            words.append(f"MORE THAN THE 1 % IT MAY COST: {_cheaper(worst)}")
+    else:
+        words.append("too few windows of sampled steps to compare")
+    return "; ".join(words)
+
+
+def _cheaper(rank: RankSummary) -> str:
+    """How to turn off what costs most, which is sampling."""
+    return (
+        f"sample less (SMON_RT_SAMPLE_RATIO={rank.sample_ratio / 10:.3g} on all ranks), or call smon_rt.pause() at the"
+        " same step on all ranks"
+    )
 
 
 def _file_words(job: JobSummary) -> str:

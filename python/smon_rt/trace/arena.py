@@ -7,6 +7,7 @@ another version, or written by someone else.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import math
 import os
 import stat
@@ -18,7 +19,7 @@ import numpy as np
 from smon_rt.analysis.input_file import is_url, local_path, shown
 from smon_rt.trace.kinds import PHASE_NAMES, RECVS, SENDS, kind_name, name_of
 from smon_rt.trace.rank_builder import first_of_each
-from smon_rt.trace.rank_trace import RankTrace
+from smon_rt.trace.rank_trace import RankTrace, StepColumns
 from smon_rt.trace.spans import Array, SpanColumns
 
 #: Where arenas live. Tests point it elsewhere.
@@ -32,6 +33,9 @@ _MOST_OPEN_SPANS = 4096
 _LOSS_KINDS = 32
 _METRIC_KIND = 23
 _LARGEST_NS = 1 << 61
+_SAME_START_NS = 1_000_000
+# Of the first arenas: what was added to the header since is at its end, and 0 in theirs.
+_FIRST_HEADER_BYTES = 1160
 
 _SPAN = np.dtype(
     [
@@ -55,7 +59,7 @@ _LOSSES = np.dtype(
     [
         ("dropped_by_kind", "<u8", (_LOSS_KINDS,)),
         *((name, "<u8") for name in ("foreign_tokens", "stale_tokens", "threads_without_ring")),
-        *((name, "<u8") for name in ("unwritten_spans", "late_requests")),
+        *((name, "<u8") for name in ("unwritten_spans", "late_requests", "uncounted_sequences")),
     ]
 )
 _HEADER = np.dtype(
@@ -78,6 +82,15 @@ _HEADER = np.dtype(
         *(("step", "<i8"), ("step_start_ticks", "<i8"), ("is_sampled", "<u4"), ("phase", "<u4")),
         ("finished_steps", "<u8"),
         ("losses", _LOSSES),
+        *(("step_log_offset", "<u8"), ("step_log_capacity", "<u4"), ("step_ticks_bytes", "<u4")),
+        *(("step_write_index", "<u8"), ("step_read_index", "<u8")),
+    ]
+)
+_STEP = np.dtype(
+    [
+        ("step", "<u4"),
+        *((name, "u1") for name in ("is_sampled", "is_warmup", "is_counted", "unused")),
+        *(("start", "<i8"), ("end", "<i8")),
     ]
 )
 _THREAD = np.dtype(
@@ -120,6 +133,12 @@ class ArenaView:
     unread: SpanColumns = field(default_factory=lambda: SpanColumns.concatenate([]))
     merged_span_count: int = 0
     dropped_by_kind: dict[str, int] = field(default_factory=dict)
+    steps: StepColumns = field(default_factory=lambda: _no_steps())
+
+
+def _no_steps() -> StepColumns:
+    empty = np.empty(0, np.int64)
+    return StepColumns(empty, empty, empty, empty.astype(np.bool_), empty.astype(np.bool_))
 
 
 def merge_memory(trace: RankTrace, steps: range | None) -> None:
@@ -130,7 +149,10 @@ def merge_memory(trace: RankTrace, steps: range | None) -> None:
     if view is None:
         return
     trace.arena = view
-    if view.is_alive or len(view.unread) == 0:
+    if view.is_alive:
+        return
+    trace.steps = _with_last_steps(trace.steps, view.steps)
+    if len(view.unread) == 0:
         return
     spans = view.unread
     ends = np.array([trace.ring_ends.get(int(ring), 0) for ring in spans.ring_id], np.int64)
@@ -142,6 +164,23 @@ def merge_memory(trace: RankTrace, steps: range | None) -> None:
         spans = spans.take((spans.step >= steps.start) & (spans.step < steps.stop))
     view.merged_span_count = len(spans)
     trace.spans = SpanColumns.concatenate([trace.spans, spans])
+
+
+def _with_last_steps(steps: StepColumns, last: StepColumns) -> StepColumns:
+    """Steps of the memory that the file lacks. Killed in between, the process had them in both: then their starts
+    differ by what a single reading of the clocks is worth."""
+    known = {int(step): int(start_ns) for step, start_ns in zip(steps.step, steps.start_ns, strict=True)}
+    is_new = np.array(
+        [
+            int(step) not in known or abs(known[int(step)] - int(start_ns)) > _SAME_START_NS
+            for step, start_ns in zip(last.step, last.start_ns, strict=True)
+        ],
+        np.bool_,
+    )
+    if not is_new.any():
+        return steps
+    names = [field.name for field in dataclasses.fields(StepColumns)]
+    return StepColumns(*(np.concatenate([getattr(steps, name), getattr(last, name)[is_new]]) for name in names))
 
 
 def read_arena(path: str, content: bytes) -> ArenaView | None:
@@ -183,9 +222,11 @@ def _header(content: bytes) -> np.void | None:
     if len(content) < _HEADER.itemsize or not content.startswith(_MAGIC):
         return None
     header: np.void = np.frombuffer(content, _HEADER, 1)[0]
+    if header["header_bytes"] < _HEADER.itemsize:
+        header = np.frombuffer(content[:_FIRST_HEADER_BYTES].ljust(_HEADER.itemsize, b"\0"), _HEADER, 1)[0]
     sizes_fit = (
         header["is_complete"] == 1
-        and _HEADER.itemsize <= header["header_bytes"] <= len(content)
+        and _FIRST_HEADER_BYTES <= header["header_bytes"] <= len(content)
         and header["span_bytes"] >= _SPAN.itemsize
         and header["slot_bytes"] >= _SLOT.itemsize
         and header["thread_record_bytes"] >= _THREAD.itemsize
@@ -200,6 +241,7 @@ def _belongs(header: np.void, trace: RankTrace) -> bool:
         int(header["pid"]) == identity.pid
         and int(header["rank"]) == identity.rank
         and int(header["attempt"]) == identity.attempt
+        and identity.process_start_ticks in (0, int(header["process_start_ticks"]))
         and _text(header["run_id"]) == identity.run_id.encode()[:63].decode("utf-8", "replace")
         and _text(header["boot_id"]) == identity.boot_id[:39]
     )
@@ -239,9 +281,27 @@ def _view(path: str, content: bytes, header: np.void) -> ArenaView:
         if part is not None and budget >= 0:
             parts.append(part)
         view.open_spans += _open_spans(content, thread, header)[: _MOST_OPEN_SPANS - len(view.open_spans)]
+    view.steps = _last_steps(content, header)
     spans = SpanColumns.concatenate(parts)
     view.unread = spans.take(first_of_each(spans.ring_id, spans.ring_index))
     return view
+
+
+def _last_steps(content: bytes, header: np.void) -> StepColumns:
+    """The steps whose times had not been written."""
+    capacity = int(header["step_log_capacity"])
+    write, read = int(header["step_write_index"]), int(header["step_read_index"])
+    log = _records(content, int(header["step_log_offset"]), _STEP, int(header["step_ticks_bytes"]), capacity)
+    if len(log) == 0 or write >= 1 << 62 or not 0 < write - read <= capacity:
+        return _no_steps()
+    rows = log[np.arange(read, write) % capacity]
+    start_ns, end_ns = _to_ns(rows["start"], header), _to_ns(rows["end"], header)
+    if start_ns is None or end_ns is None:
+        return _no_steps()
+    fits = (end_ns >= start_ns) & (end_ns < _LARGEST_NS) & (start_ns > -_LARGEST_NS)
+    rows, start_ns, end_ns = rows[fits], start_ns[fits], end_ns[fits]
+    step = rows["step"].astype(np.int64)
+    return StepColumns(step, start_ns, end_ns - start_ns, rows["is_sampled"] != 0, rows["is_warmup"] != 0)
 
 
 def _records(content: bytes, offset: int, kind: np.dtype[np.void], size: int, count: int) -> Array:

@@ -187,6 +187,9 @@ class RankBuilder:
         for name in ("sampled_step_mean_ns", "unsampled_step_mean_ns"):
             if getattr(message, name):
                 setattr(cost, name, getattr(message, name))
+        for name in ("overhead_ratio", "overhead_low_ratio"):  # of all steps so far
+            if message.HasField(name):
+                setattr(cost, name, getattr(message, name))
 
     def _account_for_rings(self) -> None:
         """Counts spans that no file holds, and takes each span once: indices of rings tell."""

@@ -30,7 +30,7 @@ _FIRST_STEP, _LAST_STEP, _LAST_CONTENT = 2, 3, 16
 _HEAD_PACKETS = 16
 
 #: What tells one process from another.
-ProcessKey = tuple[str, int, int, int, str]
+ProcessKey = tuple[str, int, int, int, str, int]
 
 
 def read_file(path: str | os.PathLike[str], steps: range | None = None) -> RankTrace:
@@ -139,7 +139,8 @@ def _read_into(builders: dict[ProcessKey, RankBuilder], path: str, steps: range 
 
 def process_key(identity: trace_pb2.Identity) -> ProcessKey:
     """Files of one process have the same key."""
-    return identity.run_id, identity.attempt, identity.rank, identity.pid, identity.boot_id
+    process = identity.pid, identity.boot_id, identity.process_start_ticks
+    return identity.run_id, identity.attempt, identity.rank, *process
 
 
 def _content(body: bytes) -> Iterator[tuple[int, bytes, tuple[int, int] | None]]:

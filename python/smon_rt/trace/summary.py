@@ -13,14 +13,14 @@ import numpy as np
 from smon_rt.trace.arena import OpenSpan
 from smon_rt.trace.job_trace import JobReader, JobTrace
 from smon_rt.trace.kinds import CLOCK_SOURCE_NAMES, kind_name, name_of
+from smon_rt.trace.overhead import Overhead, overhead_of
 from smon_rt.trace.packets import Damage
-from smon_rt.trace.rank_trace import RankTrace, StepColumns
+from smon_rt.trace.rank_trace import RankTrace
 
 _LOSS_NAMES = (
     *("foreign_tokens", "stale_tokens", "threads_without_ring", "unwritten_spans", "overwritten_spans"),
-    "late_requests",
+    *("late_requests", "uncounted_sequences"),
 )
-_NORMAL_95 = 1.96
 
 
 @dataclass(frozen=True)
@@ -46,17 +46,6 @@ class Losses:
     def any(self) -> bool:
         """True if anything is lost."""
         return bool(self.dropped_by_kind or any(self.counts.values()) or self.missing_spans or self.sink_errors)
-
-
-@dataclass(frozen=True)
-class Overhead:
-    """How much longer sampled steps are than others: a ratio with its 95 % interval."""
-
-    ratio: float
-    low: float
-    high: float
-    sampled_mean_s: float
-    unsampled_mean_s: float
 
 
 @dataclass(frozen=True)
@@ -101,6 +90,7 @@ class RankSummary:
     merged_span_count: int
     recorder_cpu_ratio: float | None
     overhead: Overhead | None
+    sample_ratio: float
     memory_step: int | None  # where the process was, as its memory says
     memory_phase: str
     open_spans: list[OpenSpan]
@@ -303,25 +293,13 @@ def _summarize_rank(trace: RankTrace) -> RankSummary:
         repeated_span_count=trace.repeated_span_count,
         merged_span_count=trace.arena.merged_span_count if trace.arena is not None else 0,
         recorder_cpu_ratio=cpu_ns / recorded_ns if recorded_ns > 0 and cpu_ns else None,
-        overhead=_overhead(steps),
+        overhead=overhead_of(steps),
+        sample_ratio=identity.sampling.sample_ratio,
         memory_step=trace.arena.step if trace.arena is not None else None,
         memory_phase=trace.arena.phase if trace.arena is not None else "",
         open_spans=trace.arena.open_spans if trace.arena is not None else [],
         damage=trace.damage,
     )
-
-
-def _overhead(steps: StepColumns) -> Overhead | None:
-    """Sampled against unsampled steps, warm-up left out; the interval is that of a difference of means."""
-    sampled = steps.duration_ns[steps.is_sampled & ~steps.is_warmup] / 1e9
-    others = steps.duration_ns[~steps.is_sampled & ~steps.is_warmup] / 1e9
-    if len(sampled) < 2 or len(others) < 2 or others.mean() <= 0:
-        return None
-    difference = float(sampled.mean() - others.mean())
-    error = math.sqrt(sampled.var(ddof=1) / len(sampled) + others.var(ddof=1) / len(others))
-    base = float(others.mean())
-    low, high = ((difference + sign * _NORMAL_95 * error) / base for sign in (-1, 1))
-    return Overhead(difference / base, low, high, float(sampled.mean()), base)
 
 
 def _plain(value: Any) -> Any:

@@ -2,6 +2,7 @@
 
 #include <signal.h>
 
+#include <chrono>
 #include <filesystem>
 #include <string>
 #include <utility>
@@ -104,6 +105,41 @@ TEST_F(RecordExitTest, TheEnvironmentSaysWhereAndAsWhom) {
   EXPECT_EQ(trace.identities[0].attempt, 2u);
   EXPECT_EQ(trace.identities[0].environment.at("NCCL_ALGO"), "Ring");
 }
+
+#if !defined(__SANITIZE_THREAD__) && !defined(__SANITIZE_ADDRESS__)  // which stand in for write() themselves
+
+TEST_F(RecordExitTest, AStopThatTheFileSystemDoesNotAnswerEndsInASecondAndLosesNothing) {
+  RecordProcess process({start(",attempt=0"), "steps:10", "sync", "block_writes", "spans:100", "steps:7", "stop_timed",
+                         start(), "steps:5", "exit:3"});
+  const std::string stop = process.read_line_with("stop=");
+  EXPECT_EQ(number_in(stop, "stop"), 6) << stop;
+  EXPECT_GE(number_in(stop, "ms"), 900) << stop;
+  EXPECT_LT(number_in(stop, "ms"), 5000) << stop;
+  EXPECT_EQ(process.read_line(), "start=5") << "not while the stop is still on its way";
+  const auto begin = std::chrono::steady_clock::now();
+  EXPECT_EQ(process.exit_code(), 3);
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(5));
+  const RecordedTrace left = read_traces(directory_);
+  EXPECT_EQ(left.count(Kind::kForwardCompute), 40u);
+  EXPECT_TRUE(left.damage.empty());
+  EXPECT_TRUE(left.ends.empty());
+  RecordProcess next({start(",attempt=1"), "stop"});
+  EXPECT_EQ(next.exit_code(), 0);
+  const RecordedTrace merged = read_traces(directory_, "-0.smon");
+  EXPECT_EQ(merged.count(Kind::kForwardCompute), 40u + 100u + 28u);
+  EXPECT_EQ(merged.step_times.size(), 17u);
+  EXPECT_EQ(merged.duplicates + merged.gaps, 0u);
+}
+
+TEST_F(RecordExitTest, AnExitThatTheFileSystemDoesNotAnswerIsNotHeldUp) {
+  const auto begin = std::chrono::steady_clock::now();
+  RecordProcess process({start(), "steps:10", "sync", "block_writes", "spans:100", "exit:4"});
+  EXPECT_EQ(process.exit_code(), 4);
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(10));
+  EXPECT_EQ(read_traces(directory_).count(Kind::kForwardCompute), 40u);
+}
+
+#endif
 
 }  // namespace
 }  // namespace smon_rt

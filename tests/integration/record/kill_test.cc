@@ -4,9 +4,11 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <string>
+#include <vector>
 
 #include "record_process.h"
 
@@ -31,9 +33,33 @@ TEST_F(RecordKillTest, TheLastSpansAreMergedByTheNextStart) {
   EXPECT_EQ(trace.count(Kind::kForwardCompute), 90u);
   EXPECT_EQ(trace.count(Kind::kOptimizer), 10u);
   EXPECT_EQ(trace.open_spans.size(), 3u);
+  EXPECT_EQ(trace.step_times.size(), 10u) << "of the last second, too";
+  for (const StepTime& step : trace.step_times) EXPECT_TRUE(step.sampled) << step.step;
   EXPECT_EQ(trace.duplicates + trace.gaps, 0u);
   EXPECT_TRUE(trace.damage.empty());
   for (const auto& [at, span] : trace.spans) EXPECT_GE(span.end, span.start);
+}
+
+TEST_F(RecordKillTest, EachStepTimeIsThereOnceWhereverItIsKilled) {
+  for (int turn = 0; turn < 6; ++turn) {
+    RecordProcess process({start(",attempt=" + std::to_string(turn)), "slow_steps:1100", "wait", "slow_steps:100000"});
+    ASSERT_EQ(process.read_line_with("ready"), "ready");
+    process.go_on();
+    RecordProcess clock({"start:", "slow_steps:" + std::to_string(100 + turn * 230)});
+    clock.wait();
+    process.send(SIGKILL);
+    EXPECT_EQ(process.exit_code(), -SIGKILL);
+  }
+  RecordProcess next({start(",attempt=99"), "stop"});
+  EXPECT_EQ(next.exit_code(), 0);
+  for (int turn = 0; turn < 6; ++turn) {
+    const RecordedTrace trace = read_traces(directory_, "-" + std::to_string(turn) + ".smon");
+    std::vector<std::uint32_t> steps;
+    for (const StepTime& step : trace.step_times) steps.push_back(step.step);
+    std::sort(steps.begin(), steps.end());
+    ASSERT_GT(steps.size(), 1150u) << turn;
+    for (std::size_t i = 0; i < steps.size(); ++i) ASSERT_EQ(steps[i], i) << turn;
+  }
 }
 
 TEST_F(RecordKillTest, NothingIsTakenTwiceWhereverItIsKilled) {

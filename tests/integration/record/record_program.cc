@@ -11,18 +11,23 @@
 //   intern:TEXT pause resume stop
 //   fork:N             a child that records N spans and ends by _exit; waits for it
 //   fork_start:DIR     a child that starts anew as rank 9, records a step and exits
+//   block_writes       from here on the drain thread does not come back from write(), as with a file system that hangs
+//   stop_timed         smon_stop, and how many ms it took
 //   status             prints one line of KEY=VALUE
 //   wait               prints "ready", then waits for a line on standard input
 //   exit:CODE          exit(); return:CODE from main; _exit:CODE; throw; abort
 
 #include <pthread.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <iostream>
 #include <map>
 #include <sstream>
@@ -31,6 +36,25 @@
 #include <thread>
 
 #include "api/smon_rt.h"
+
+namespace {
+
+std::atomic<bool> g_blocks_writes{false};
+
+bool is_drain_thread() {
+  char name[16] = {};
+  return pthread_getname_np(pthread_self(), name, sizeof name) == 0 && std::strcmp(name, "smon_drain") == 0;
+}
+
+}  // namespace
+
+#if !defined(__SANITIZE_THREAD__) && !defined(__SANITIZE_ADDRESS__)
+// In the place of the C library's, for the recorder too.
+extern "C" [[gnu::visibility("default")]] ssize_t write(int fd, const void* bytes, size_t count) {
+  while (g_blocks_writes.load() && is_drain_thread()) std::this_thread::sleep_for(std::chrono::seconds(1));
+  return syscall(SYS_write, fd, bytes, count);
+}
+#endif
 
 namespace {
 
@@ -163,6 +187,13 @@ bool run(const std::string& name, const std::string& value) {
     smon_resume();
   } else if (name == "stop") {
     std::cout << "stop=" << smon_stop() << std::endl;
+  } else if (name == "block_writes") {
+    g_blocks_writes = true;
+  } else if (name == "stop_timed") {
+    const auto begin = steady_clock::now();
+    const auto result = smon_stop();
+    const auto taken = std::chrono::duration_cast<std::chrono::milliseconds>(steady_clock::now() - begin);
+    std::cout << "stop=" << result << " ms=" << taken.count() << std::endl;
   } else if (name == "fork" || name == "fork_start") {
     in_child(name, value);
   } else if (name == "status") {

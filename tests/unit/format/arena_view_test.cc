@@ -304,5 +304,69 @@ TEST(ArenaView, AClockThatWasBeingWrittenIsSaid) {
   EXPECT_FALSE(read_arena(arena.bytes())->facts.clock.is_valid);
 }
 
+/// Entries lie where the ring of the unused thread 3 would.
+SampleArena arena_with_steps(std::uint64_t read_index, std::uint64_t write_index) {
+  SampleArena arena = filled_arena();
+  ArenaHeader& header = arena.header();
+  Span& place = arena.ring_entry(3, 0);
+  header.step_log_offset =
+      static_cast<std::uint64_t>(reinterpret_cast<std::byte*>(&place) - reinterpret_cast<std::byte*>(&header));
+  header.step_log_capacity = 8;
+  header.step_ticks_bytes = sizeof(StepTicks);
+  header.step_read_index = read_index;
+  header.step_write_index = write_index;
+  auto* entries = reinterpret_cast<StepTicks*>(&place);
+  for (std::uint64_t index = read_index; index != write_index && index - read_index < 8; ++index) {
+    entries[index % 8] = {.step = static_cast<std::uint32_t>(index),
+                          .is_sampled = index % 2 == 0,
+                          .is_warmup = index < 7,
+                          .start_ticks = static_cast<std::int64_t>(index * 100),
+                          .end_ticks = static_cast<std::int64_t>(index * 100 + 50)};
+  }
+  return arena;
+}
+
+TEST(ArenaView, StepsThatWereNotWrittenComeInTheirOrder) {
+  const SampleArena arena = arena_with_steps(6, 11);  // wraps
+  const Result<ArenaContents> contents = read_arena(arena.bytes());
+  ASSERT_TRUE(contents);
+  EXPECT_TRUE(contents->problems.empty());
+  ASSERT_EQ(contents->steps.size(), 5U);
+  for (std::uint32_t i = 0; i < 5; ++i) {
+    EXPECT_EQ(contents->steps[i].step, 6 + i);
+    EXPECT_EQ(contents->steps[i].is_sampled, i % 2 == 0);
+    EXPECT_EQ(contents->steps[i].is_warmup, i == 0);
+    EXPECT_EQ(contents->steps[i].end_ticks, 650 + i * 100);
+  }
+}
+
+TEST(ArenaView, ADamagedLogOfStepsIsLeftOutAndSaid) {
+  for (const auto damage : {+[](ArenaHeader& header) { header.step_log_capacity = 7; },
+                            +[](ArenaHeader& header) { header.step_log_offset = std::uint64_t{1} << 63; },
+                            +[](ArenaHeader& header) { header.step_ticks_bytes = 1; },
+                            +[](ArenaHeader& header) { header.step_write_index = 1000; },
+                            +[](ArenaHeader& header) { header.step_read_index = 12; }}) {
+    SampleArena arena = arena_with_steps(6, 11);
+    damage(arena.header());
+    const Result<ArenaContents> contents = read_arena(arena.bytes());
+    ASSERT_TRUE(contents);
+    EXPECT_TRUE(contents->steps.empty());
+    EXPECT_EQ(contents->problems.size(), 1U);
+    EXPECT_EQ(contents->threads.size(), 2U) << "the rest is taken";
+  }
+}
+
+TEST(ArenaView, AnArenaOfBeforeStepsWereLoggedIsRead) {
+  SampleArena arena = arena_with_steps(6, 11);
+  arena.header().header_bytes = kFirstHeaderBytes;
+  arena.header().losses.uncounted_sequences = 0xdead;  // what lay there then was something else
+  const Result<ArenaContents> contents = read_arena(arena.bytes());
+  ASSERT_TRUE(contents);
+  EXPECT_TRUE(contents->problems.empty());
+  EXPECT_TRUE(contents->steps.empty());
+  EXPECT_EQ(contents->facts.losses.uncounted_sequences, 0U);
+  EXPECT_EQ(contents->threads.size(), 2U);
+}
+
 }  // namespace
 }  // namespace smon_rt

@@ -36,6 +36,23 @@ TEST(RecorderCommunication, OpsOfACommunicatorAreNumberedByKind) {
   }
 }
 
+TEST(RecorderCommunication, OpsBeyondWhatCanBeCountedAreCountedAsThat) {
+  const auto recorder = make_recorder(no_step_sampled());
+  const std::uint16_t pp = recorder->register_communicator("pp group", "pp", kMembers);
+  for (std::int32_t peer = 0; peer < 1000; ++peer) {
+    recorder->end(recorder->begin(Kind::kForwardSend, {.comm_id = pp, .peer = peer}));
+  }
+  const auto& uncounted = recorder->header().losses.uncounted_sequences;
+  EXPECT_EQ(uncounted.load(), 0u);
+  for (std::int32_t peer = 0; peer < 20'000; ++peer) {
+    recorder->end(recorder->begin(Kind::kForwardSend, {.comm_id = pp, .peer = peer}));
+  }
+  EXPECT_GT(uncounted.load(), 20'000u - Sequences::kCapacity - 1);
+  const std::uint64_t before = uncounted.load();
+  recorder->end(recorder->begin(Kind::kForwardSend, {.comm_id = pp, .peer = 30'000, .comm_seq = 7}));
+  EXPECT_EQ(uncounted.load(), before) << "whoever brings a number needs no count";
+}
+
 TEST(RecorderCommunication, SendsAndReceivesAreNumberedByPeerAndDirection) {
   const auto recorder = make_recorder(every_step_sampled());
   RingReader reader(recorder->arena());

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <array>
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <thread>
@@ -10,8 +11,18 @@
 namespace smon_rt {
 namespace {
 
+/// A log and the memory it lies in.
+struct Log {
+  std::array<StepTicks, StepLog::kCapacity> entries{};
+  std::atomic<std::uint64_t> write_index{0};
+  std::atomic<std::uint64_t> read_index{0};
+  StepLog log{entries, write_index, read_index};
+  StepLog* operator->() { return &log; }
+};
+
 TEST(StepLog, GivesBackWhatWasPushedInOrder) {
-  const auto log = std::make_unique<StepLog>();
+  const auto owned = std::make_unique<Log>();
+  Log& log = *owned;
   for (std::uint32_t i = 0; i < 10; ++i) EXPECT_TRUE(log->push({.step = i}));
   std::array<StepTicks, 4> some;
   EXPECT_EQ(log->read(some), 4u);
@@ -23,7 +34,8 @@ TEST(StepLog, GivesBackWhatWasPushedInOrder) {
 }
 
 TEST(StepLog, PushFailsWhenFullAndWritesNothing) {
-  const auto log = std::make_unique<StepLog>();
+  const auto owned = std::make_unique<Log>();
+  Log& log = *owned;
   for (std::uint32_t i = 0; i < StepLog::kCapacity; ++i) EXPECT_TRUE(log->push({.step = i}));
   EXPECT_FALSE(log->push({.step = 99'999}));
   std::array<StepTicks, 1> one;
@@ -32,8 +44,25 @@ TEST(StepLog, PushFailsWhenFullAndWritesNothing) {
   EXPECT_TRUE(log->push({.step = 7}));
 }
 
+TEST(StepLog, WhatWasOnlyLookedAtStays) {
+  const auto owned = std::make_unique<Log>();
+  Log& log = *owned;
+  for (std::uint32_t i = 0; i < StepLog::kCapacity; ++i) log->push({.step = i});
+  std::array<StepTicks, 4> some;
+  EXPECT_EQ(log->peek(0, some), 4u);
+  EXPECT_EQ(log->peek(4, some), 4u);
+  EXPECT_EQ(some[0].step, 4u);
+  EXPECT_EQ(log->peek(StepLog::kCapacity - 1, some), 1u);
+  EXPECT_FALSE(log->push({.step = 99'999})) << "nothing left it";
+  log->take(5);
+  EXPECT_TRUE(log->push({.step = 99'999}));
+  EXPECT_EQ(log->peek(0, some), 4u);
+  EXPECT_EQ(some[0].step, 5u);
+}
+
 TEST(StepLog, TwoThreadsPassTwoHundredThousandSteps) {
-  const auto log = std::make_unique<StepLog>();
+  const auto owned = std::make_unique<Log>();
+  Log& log = *owned;
   constexpr std::uint32_t kSteps = 200'000;
   std::thread producer([&] {
     for (std::uint32_t i = 0; i < kSteps;) {
