@@ -106,7 +106,7 @@ class _JobImporter:
         self._parts.append((trace.host_key, ops))
         self._dropped.update(dropped_by_kind(trace))
         self._missing_span_count += trace.missing_span_count
-        self._is_live |= state_of(trace) in ("recording", "open")
+        self._is_live |= state_of(trace) == "recording"
         self._unfinished += incomplete_reasons(trace)
         if trace.spans.has_device_times.any():
             bound_ns = max((clock.bound_ns for clock in trace.clock_maps), default=0)
