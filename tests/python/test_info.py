@@ -202,11 +202,11 @@ def test_a_large_job_names_the_ranks_with_something_to_say(tmp_path: Path, capsy
     assert "1 of 40 ranks" in table
 
 
-def test_analyze_says_how_to_make_its_input(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_analyze_says_what_a_trace_without_ops_lacks(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = write_rank(tmp_path)
     for given in (tmp_path, path):
         assert cli.run(["analyze", str(given)]) == 2
-        assert "--format parquet -o trace.parquet` makes the file to give" in capsys.readouterr().err
+        assert "recorded no op of a training step: mark them with smon_rt.span" in capsys.readouterr().err
 
 
 def test_nothing_readable_is_bad_input(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
