@@ -52,7 +52,7 @@ def describe_content(head: bytes) -> tuple[str, str]:
     text = _as_text(head)
     if text is None:
         if _TRACE_FILE.match(head):
-            return "a .smon trace file", "`smon export FILE --format parquet -o trace.parquet` makes the file to give"
+            return "a .smon trace file", "give it a name that ends in .smon, as it was recorded"
         return "binary data of an unknown format", "give the .parquet file of an op trace"
     start = text.lstrip()
     if start.startswith(("{", "[")):
