@@ -42,7 +42,7 @@ void add_worker(const OpTiming& timing, const OpPairs& pairs, std::size_t dp_ran
   std::size_t count = 0;
   for (const auto& [forward, backward] : pairs) {
     for (std::size_t lane = dp_rank; lane < timing.lane_count; lane += dp_size) {
-      if (!timing.recorded.has(forward, lane) || !timing.recorded.has(backward, lane)) continue;
+      if (!timing.counted.has(forward, lane) || !timing.counted.has(backward, lane)) continue;
       forward_mean += timing.durations(forward)[lane];
       backward_mean += timing.durations(backward)[lane];
       ++count;
@@ -53,7 +53,7 @@ void add_worker(const OpTiming& timing, const OpPairs& pairs, std::size_t dp_ran
   backward_mean /= static_cast<double>(count);
   for (const auto& [forward, backward] : pairs) {
     for (std::size_t lane = dp_rank; lane < timing.lane_count; lane += dp_size) {
-      if (!timing.recorded.has(forward, lane) || !timing.recorded.has(backward, lane)) continue;
+      if (!timing.counted.has(forward, lane) || !timing.counted.has(backward, lane)) continue;
       const double f = timing.durations(forward)[lane] - forward_mean;
       const double b = timing.durations(backward)[lane] - backward_mean;
       sum.forward_square += f * f;
@@ -95,7 +95,7 @@ std::vector<double> worker_medians_ns(const WhatIf& what_if, Kind kind) {
     values.clear();
     for (OpIndex op : ops[worker % pp_size]) {
       for (std::size_t lane = worker / pp_size; lane < what_if.timing().lane_count; lane += what_if.dp_size()) {
-        if (what_if.timing().recorded.has(op, lane)) values.push_back(what_if.timing().durations(op)[lane]);
+        if (what_if.timing().counted.has(op, lane)) values.push_back(what_if.timing().durations(op)[lane]);
       }
     }
     medians[worker] = values.empty() ? std::numeric_limits<double>::quiet_NaN() : median(values);

@@ -170,7 +170,7 @@ class IdLaneBuilder {
     table.starts_ns_ = LaneBuffer(kept_ops_.size() * lanes);
     table.ends_ns_ = LaneBuffer(kept_ops_.size() * lanes);
     table.step_times_ns_.assign(kept_steps_.size(), 0);
-    table.recorded_ = LaneMask(kept_ops_.size(), lanes);
+    table.recorded_ = table.counted_ = LaneMask(kept_ops_.size(), lanes);
     for (OpIndex op = 0; op < kept_ops_.size(); ++op) {
       const bool counts = role_of(table.template_ops_[op].op.kind) != Role::kHost;
       for (std::size_t lane = 0; lane < lanes; ++lane) {
@@ -182,15 +182,22 @@ class IdLaneBuilder {
         start = end = 0;
         if (launch == IdCells::kNone) {
           table.recorded_.take_out(op, lane);
+          table.counted_.take_out(op, lane);
           result_.absent_op_count += counts ? 1 : 0;
           continue;
         }
+        if (!counts_in_statistics(order_.launches()[launch])) table.counted_.take_out(op, lane);
         start = static_cast<double>(order_.launches()[launch].start_ns - step_starts[step]);
         end = static_cast<double>(order_.launches()[launch].end_ns - step_starts[step]);
         table.step_times_ns_[step] = std::max(table.step_times_ns_[step], end);
       }
     }
     table.takes_part_ = table.recorded_;
+  }
+
+  bool counts_in_statistics(const Launch& launch) const {
+    const Role role = role_of(launch.kind);
+    return c_.is_waited.empty() || c_.is_waited[launch.row] != 0 || role == Role::kCompute || role == Role::kHost;
   }
 
   std::vector<std::int64_t> first_starts() const {
@@ -200,6 +207,7 @@ class IdLaneBuilder {
       const std::size_t workers = cells_.dp_size * cells_.pp_size;
       for (std::size_t i = order_.begin(step * workers); i < order_.begin((step + 1) * workers); ++i) {
         first = std::min(first, order_.launches()[i].start_ns);
+        if (!c_.step_start_ns.empty()) first = std::min(first, c_.step_start_ns[order_.launches()[i].row]);
       }
       starts.push_back(first);
     }

@@ -38,6 +38,8 @@ class LaneTable {
   const std::vector<std::int32_t>& worker_ranks() const { return worker_ranks_; }
   /// Lanes in which an op was recorded; elsewhere its start and end are 0. Everything by the reference rules.
   const LaneMask& recorded() const { return recorded_; }
+  /// Lanes in which an op was recorded and its times are its own: what means and medians are taken over.
+  const LaneMask& counted() const { return counted_; }
   /// Lanes in which a replay has an op: recorded, or lost and put in where it must have been (lost_ops.h).
   const LaneMask& takes_part() const { return takes_part_; }
 
@@ -53,6 +55,7 @@ class LaneTable {
   std::vector<double> step_times_ns_;
   std::vector<std::int32_t> worker_ranks_;
   LaneMask recorded_;
+  LaneMask counted_;
   LaneMask takes_part_;
 };
 

@@ -52,8 +52,14 @@ bool runs_in_stream(Kind kind) {
 // Brings the ops of one worker and step, sorted by start, into launch order.
 class WorkerLaunches {
  public:
-  WorkerLaunches(std::span<Launch> ops, const GroupStarts& group_starts, std::vector<Launch>& result)
-      : ops_(ops), group_starts_(group_starts), result_(result), role_(ops.size()), is_inside_(ops.size(), false) {
+  WorkerLaunches(const OpColumns& columns, std::span<Launch> ops, const GroupStarts& group_starts,
+                 std::vector<Launch>& result)
+      : c_(columns),
+        ops_(ops),
+        group_starts_(group_starts),
+        result_(result),
+        role_(ops.size()),
+        is_inside_(ops.size(), false) {
     for (std::size_t i = 0; i < ops.size(); ++i) role_[i] = role_of(ops[i].kind);
     drop_wrappers();
   }
@@ -95,8 +101,11 @@ class WorkerLaunches {
     const std::int64_t end_ns = ops_[container].end_ns;
     for (std::size_t i = container + 1; i < ops_.size() && ops_[i].start_ns < end_ns; ++i) {
       if (role_[i] == Role::kNone || role_[i] == Role::kP2p || is_inside_[i] || ops_[i].end_ns > end_ns) continue;
-      // Launched together with the compute is not launched by it.
-      if (role_[i] == Role::kCollective && ops_[i].start_ns == ops_[container].start_ns) continue;
+      if (role_[i] == Role::kCollective) {
+        // Launched together with the compute is not launched by it.
+        if (ops_[i].start_ns == ops_[container].start_ns) continue;
+        if (!c_.is_waited.empty() && c_.is_waited[ops_[i].row] == 0) continue;
+      }
       is_inside_[i] = true;
       inside_.push_back(i);
     }
@@ -151,6 +160,7 @@ class WorkerLaunches {
     if (comes_first) result_.push_back(container);
   }
 
+  const OpColumns& c_;
   std::span<Launch> ops_;
   const GroupStarts& group_starts_;
   std::vector<Launch>& result_;
@@ -229,7 +239,7 @@ LaunchOrder::LaunchOrder(const OpColumns& c, const JobLayout& layout, std::span<
       };
       return key(a) < key(b);
     });
-    WorkerLaunches(ops, group_starts, launches_).run();
+    WorkerLaunches(c, ops, group_starts, launches_).run();
     begin_.push_back(launches_.size());
   }
 }

@@ -88,8 +88,9 @@ Result<void> validate_row(const OpColumns& c, const JobLayout& layout, std::size
   if (c.duration_ns[row] < 0) {
     return Error{"duration " + std::to_string(c.duration_ns[row]) + " ns" + at_row(row) + " is negative"};
   }
-  const bool start_fits = c.start_ns[row] > -kMaxTimeNs && c.start_ns[row] < kMaxTimeNs;
-  if (!start_fits || c.duration_ns[row] >= kMaxTimeNs) {
+  auto fits = [](std::int64_t ns) { return ns > -kMaxTimeNs && ns < kMaxTimeNs; };
+  const bool step_start_fits = c.step_start_ns.empty() || fits(c.step_start_ns[row]);
+  if (!fits(c.start_ns[row]) || !step_start_fits || c.duration_ns[row] >= kMaxTimeNs) {
     return Error{"times" + at_row(row) + " are too large to be nanoseconds of one job"};
   }
   return {};
@@ -139,6 +140,12 @@ Result<OpColumns> view_arrow_columns(const ArrowSchema& schema, const ArrowArray
   take(view_column<std::int32_t>(schema, array, "microbatch"), c.microbatch, error);
   if (has_column(schema, "group_id")) {
     take(view_column<std::int64_t>(schema, array, "group_id"), c.group_id, error);
+  }
+  if (has_column(schema, "step_start_ns")) {
+    take(view_column<std::int64_t>(schema, array, "step_start_ns"), c.step_start_ns, error);
+  }
+  if (has_column(schema, "is_waited")) {
+    take(view_column<std::uint8_t>(schema, array, "is_waited"), c.is_waited, error);
   }
   if (!error.empty()) return Error{error};
   return c;

@@ -34,9 +34,13 @@ struct OpColumns {
   std::span<const std::int32_t> chunk;
   std::span<const std::int32_t> global_chunk;
   std::span<const std::int32_t> microbatch;
-  /// Ops of one step with the same id >= 0 communicate with each other; -1: no partner recorded. Only the rules of our
-  /// own ids read it; empty where the batch has no such column.
+  // Only the rules of our own ids read these; each is empty where the batch has no such column.
+  /// Ops of one step with the same id >= 0 communicate with each other; -1: no partner recorded.
   std::span<const std::int64_t> group_id = {};
+  /// When the op's worker began the step; without it a step begins with its first op.
+  std::span<const std::int64_t> step_start_ns = {};
+  /// 0 for communication whose end nobody waited for, on the thread that computes: where it ends says nothing.
+  std::span<const std::uint8_t> is_waited = {};
 
   std::size_t size() const { return step.size(); }
 };

@@ -47,7 +47,7 @@ void measure_durations(const LaneTable& table, const OpGraph& graph, const Timin
       const double* ends = table.ends_ns(member);
       fill(timing.durations_ns.data() + member * lanes, timing.takes_part.of(member), lanes, [&](std::size_t l) {
         const double transfer = ends[l] - begin[l];
-        if (rules.counts_negative_transfers && transfer < -rules.clock_tolerance_ns) {
+        if (transfer < -rules.clock_tolerance_ns && rules.counts_negative_transfers && timing.counted.has(member, l)) {
           ++timing.negative_transfer_count;
           timing.worst_negative_transfer_ns = std::max(timing.worst_negative_transfer_ns, -transfer);
         }
@@ -100,9 +100,9 @@ bool takes_median(Kind kind) {
   }
 }
 
-void append_recorded(const OpTiming& timing, OpIndex op, std::vector<double>& values) {
+void append_counted(const OpTiming& timing, OpIndex op, std::vector<double>& values) {
   const double* durations = timing.durations(op);
-  const std::uint64_t* mask = timing.recorded.of(op);
+  const std::uint64_t* mask = timing.counted.of(op);
   if (mask == nullptr) {
     values.insert(values.end(), durations, durations + timing.lane_count);
     return;
@@ -116,7 +116,7 @@ void append_recorded(const OpTiming& timing, OpIndex op, std::vector<double>& va
 
 OpTiming measure_ops(const LaneTable& table, const OpGraph& graph, const TimingRules& rules) {
   OpTiming timing;
-  timing.recorded = table.recorded();
+  timing.counted = table.counted();
   timing.takes_part = table.takes_part();
   timing.lane_count = table.lane_count();
   timing.durations_ns = LaneBuffer(graph.size() * timing.lane_count);
@@ -134,7 +134,7 @@ std::array<double, kKindCount> ideal_durations(const OpTiming& timing, const OpG
   for (std::size_t kind = 0; kind < kKindCount; ++kind) {
     values.clear();
     for (OpIndex op : ops[kind]) {
-      append_recorded(timing, op, values);
+      append_counted(timing, op, values);
     }
     ideal[kind] = takes_median(static_cast<Kind>(kind)) ? median(values) : mean(values);
   }

@@ -31,8 +31,8 @@ struct OpTiming {
   /// reference rules.
   std::int64_t negative_transfer_count = 0;
   double worst_negative_transfer_ns = 0;
-  /// Lanes in which an op was recorded, and those in which a replay has it: there it may also be lost (lost_ops.h).
-  LaneMask recorded;
+  /// Lanes whose times of an op are its own, for means and medians, and those in which a replay has the op.
+  LaneMask counted;
   LaneMask takes_part;
 
   const double* durations(OpIndex op) const { return durations_ns.data() + op * lane_count; }

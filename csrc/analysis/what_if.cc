@@ -108,7 +108,7 @@ Scenario WhatIf::nodelay_with_even_microbatches() const {
       for (OpIndex op = 0; op < graph_.size(); ++op) {
         if (graph_.op(op).kind != kind || static_cast<std::size_t>(graph_.op(op).stage) != stage) continue;
         ops.push_back(op);
-        const std::uint64_t* mask = timing_.recorded.of(op);
+        const std::uint64_t* mask = timing_.counted.of(op);
         for (std::size_t lane = 0; lane < timing_.lane_count; ++lane) {
           if (mask != nullptr && mask[lane] == 0) continue;
           sum[lane % dp_size_] += timing_.durations(op)[lane];
