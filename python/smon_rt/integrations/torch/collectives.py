@@ -25,8 +25,8 @@ from smon_rt.integrations.torch.groups import Group
 from smon_rt.kinds import KIND_NAMES
 
 __all__ = [
-    *("abort", "begin", "end_all", "end_unwaited", "issued", "learn_names", "make_hooks"),
-    *("operation_named", "override", "wait", "waiting"),
+    *("abort", "backward_ended", "begin", "end_all", "end_unwaited", "issued", "learn_names", "make_hooks"),
+    *("operation_named", "override", "switch_hooks", "wait", "waiting"),
 ]
 
 _COLLECTIVE, _ALL_REDUCE, _REDUCE_SCATTER = map(
@@ -82,12 +82,25 @@ class _Overrides(threading.local):
     kinds: dict[str, int] | None = None
 
 
+class _Hooks:
+    """Of process groups: they stay there, so this is how they are switched off."""
+
+    are_on = False
+
+
 _overrides = _Overrides()
 _operations: dict[int, tuple[str, _Operation]] = {}
 _pending: dict[int, _Pending] = {}
 _by_address: dict[int, int] = {}
 _own_tokens: set[int] = set()
+#: Works that the reducer of DDP waits for before the backward pass returns.
+_reductions: list[int] = []
 _steps = 0
+
+
+def switch_hooks(are_on: bool) -> None:
+    """Whether the hooks of process groups act."""
+    _Hooks.are_on = are_on
 
 
 def learn_names(names: Any) -> None:
@@ -115,7 +128,7 @@ def make_hooks(group: Group) -> tuple[Callable[[Any], None], Callable[[Any], Non
     """The hooks of one process group. They never raise: torch would hand it to the caller of the collective."""
 
     def before(args: Any) -> None:
-        if not switch.is_on:
+        if not (switch.is_on and _Hooks.are_on):
             return
         try:
             operation = _operations.get(args.name.value)
@@ -231,6 +244,8 @@ def issued(begun: _Begun, work: Any) -> None:
         _by_address[begun.address] = key
     elif begun.origin != gradients.PYTHON and begun.is_on_cpu:
         _end_with_future(key, work)
+    if begun.origin == gradients.ENGINE:
+        _reductions.append(key)
 
 
 def _end_with_future(key: int, work: Any) -> None:
@@ -246,6 +261,14 @@ def _end_with_future(key: int, work: Any) -> None:
         work.get_future().add_done_callback(completed)
     except Exception:  # this backend has none for this operation
         return
+
+
+def backward_ended() -> None:
+    """The backward pass has returned: the reducer has waited for all that it issued."""
+    while _reductions:
+        pending = _pending.pop(_reductions.pop(), None)
+        if pending is not None:
+            _end(pending.token, 0, WAIT_RETURN, 0)
 
 
 def wait(original: Callable[..., Any]) -> Callable[..., Any]:

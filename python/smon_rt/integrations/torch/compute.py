@@ -47,9 +47,14 @@ class _Running(threading.local):
 class _Counts:
     """Of the current step."""
 
+    models = 0
+    """Calls of outermost modules with parameters, recorded or not."""
     forwards = 0
     backwards = 0
 
+
+#: Called when a backward pass has returned: whatever it reduces is reduced.
+on_backward_end: list[Callable[[], None]] = []
 
 _running = _Running()
 # When the autograd engine had computed all: ticks, 0 if nobody has noticed.
@@ -78,10 +83,10 @@ class Roots:
     def step_ended(self) -> None:
         """Ends the discovery, or begins one: gradients came from a model that was not seen."""
         if self._steps_left > 0:
-            self._steps_left -= 1
+            self._steps_left -= 1 if _Counts.models else 0
             if self._steps_left == 0:
                 self._end_discovery()
-        elif _Counts.backwards > 0 and _Counts.forwards == 0:
+        elif _Counts.backwards > 0 and _Counts.models == 0:
             self.discover(1)
 
     def restore(self) -> None:
@@ -142,6 +147,7 @@ class Roots:
             if next(module.parameters(), None) is None:
                 return False  # a loss, a transform: no model
             self._wrap_class(owner)
+        _Counts.models += 1
         # Recomputed activations are part of the backward pass, on whichever thread.
         return not gradients.is_in_backward()
 
@@ -203,7 +209,8 @@ def backward(original: Call) -> Call:
             raise
         if token:  # else whoever recorded it takes the end
             native.end_at(token, take_backward_end(), HOST, 0)
-        gradients.backward_ended()
+        for ended in on_backward_end:
+            ended()
         return result
 
     return recorded
@@ -248,4 +255,4 @@ def take_backward_end() -> int:
 def step_ended() -> None:
     """Counts of microbatches begin again."""
     close_forward(FORWARD_ONLY)
-    _Counts.forwards = _Counts.backwards = 0
+    _Counts.models = _Counts.forwards = _Counts.backwards = 0

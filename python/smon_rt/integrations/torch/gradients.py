@@ -36,7 +36,8 @@ class _Seen:
     must_look = False
     """A backward pass has ended, and no optimizer has stepped since."""
     addresses: frozenset[int] | None = None
-    total = 0
+    totals: frozenset[int] = frozenset()
+    """Elements of all gradients of a model, or an optimizer: those of a flat copy."""
 
 
 def learn_files() -> None:
@@ -94,17 +95,16 @@ def _are_gradients(tensors: list[Any]) -> bool:
     if _Seen.addresses is None:
         _find_gradients()
     addresses = _Seen.addresses or frozenset()
-    return any(t.data_ptr() in addresses or (_Seen.total and t.numel() == _Seen.total) for t in tensors)
+    return any(t.data_ptr() in addresses or t.numel() in _Seen.totals for t in tensors)
 
 
 def _find_gradients() -> None:
     """Once a step, and only in jobs that reduce after the backward pass by themselves."""
-    parameters = [p for module in list(_Seen.modules) for p in module.parameters()]
-    for optimizer in list(_Seen.optimizers):
-        parameters += [p for group in optimizer.param_groups for p in group["params"]]
-    gradients = {id(p): p.grad for p in parameters if p.grad is not None}.values()
-    _Seen.addresses = frozenset(gradient.data_ptr() for gradient in gradients)
-    _Seen.total = sum(gradient.numel() for gradient in gradients)
+    owners = [list(module.parameters()) for module in list(_Seen.modules)]
+    owners += [[p for group in one.param_groups for p in group["params"]] for one in list(_Seen.optimizers)]
+    gradients = [[p.grad for p in parameters if p.grad is not None] for parameters in owners]
+    _Seen.addresses = frozenset(gradient.data_ptr() for those in gradients for gradient in those)
+    _Seen.totals = frozenset(sum(gradient.numel() for gradient in those) for those in gradients if those)
 
 
 def backward_ended() -> None:

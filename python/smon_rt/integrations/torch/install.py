@@ -6,6 +6,7 @@ Each is checked against what it expects; one that does not match is left out, an
 
 from __future__ import annotations
 
+import atexit
 import functools
 import sys
 import weakref
@@ -33,6 +34,7 @@ class _Attached:
     """What was put into torch."""
 
     is_on = False
+    is_exit_watched = False
     patches = Patches()
     methods: ClassVar[list[tuple[Any, str, Any, Any]]] = []
     handles: ClassVar[list[Any]] = []
@@ -40,7 +42,7 @@ class _Attached:
     facts: ClassVar[dict[str, str]] = {}
 
 
-#: Groups that have hooks: they keep them, since torch's list of hooks takes no lock.
+#: Groups that have hooks: they keep them as long as the job runs, since torch's list of hooks takes no lock.
 _hooked: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
@@ -61,6 +63,7 @@ def detach() -> None:
     _Attached.is_on = False
     for callback in (_attach_now, *_LATER.values()):
         on_import.forget(callback)
+    collectives.switch_hooks(False)
     collectives.end_all()
     for handle in _Attached.handles:
         handle.remove()
@@ -87,6 +90,7 @@ def say_facts() -> None:
 def _attach_now() -> None:
     for hooks, hook in _STATE_HOOKS:
         hooks.append(hook)
+    collectives.switch_hooks(True)
     gradients.learn_files()
     _try("forward", _attach_forward)
     _try("backward", _attach_backward)
@@ -186,10 +190,20 @@ def _watch_new_groups(original: Callable[..., Any]) -> Callable[..., Any]:
 def _hook(process_group: Any, ranks: list[int]) -> None:
     if process_group in _hooked:
         return
+    if not _Attached.is_exit_watched:
+        _Attached.is_exit_watched = True
+        atexit.register(_unhook_at_exit)
     before, after = collectives.make_hooks(groups.describe(process_group, ranks))
     process_group.register_pre_hook(_HOOK_ID, before)
     process_group.register_post_hook(_HOOK_ID, after)
     _hooked.add(process_group)
+
+
+def _unhook_at_exit() -> None:
+    """A group that nobody destroyed goes away after the interpreter, and must not hold anything of Python's then."""
+    for process_group in list(_hooked):
+        process_group.unregister_pre_hook(_HOOK_ID)
+        process_group.unregister_post_hook(_HOOK_ID)
 
 
 def _attach_wait() -> str:
@@ -261,4 +275,6 @@ _STATE_HOOKS: tuple[tuple[list[Callable[[], None]], Callable[[], None]], ...] = 
     (state.on_step_end, _step_ended),
     (state.on_stop, _stopping),
     (steps.on_other_work, compute.close_forward),
+    (compute.on_backward_end, collectives.backward_ended),
+    (compute.on_backward_end, gradients.backward_ended),
 )

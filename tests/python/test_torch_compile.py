@@ -1,0 +1,88 @@
+"""Hooks and torch.compile: no graph break, no second compilation, and the compiled model's time is recorded."""
+
+from __future__ import annotations
+
+from tests.python.recording_process import job
+from tests.python.torch_jobs import TorchJob, counts_by_step, needs_torch, nursery, torch_job
+
+__all__ = ["job", "nursery", "torch_job"]
+
+pytestmark = needs_torch
+
+_COMPILED = """
+from torch._dynamo.utils import counters
+torch._dynamo.config.error_on_recompile = True
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.ReLU(), torch.nn.Linear(8, 8))
+    def forward(self, x): return self.layers(x).relu()
+def train(call, k):
+    with smon_rt.step(k): call(torch.randn(4, 8)).sum().backward()
+"""
+
+
+def test_compiled_models_run_whole_and_are_compiled_once(torch_job: TorchJob) -> None:
+    torch_job.run(
+        _COMPILED,
+        """
+        start()
+        k = 0
+        for backend in ("eager", "aot_eager"):
+            for in_place in (False, True):
+                torch._dynamo.reset()
+                counters.clear()
+                model = Model()
+                if in_place: model.compile(backend=backend, fullgraph=True)
+                call = model if in_place else torch.compile(model, backend=backend, fullgraph=True)
+                for _ in range(5):  # discovery ends within the first of them
+                    train(call, k)
+                    k += 1
+                assert not counters["graph_break"], counters["graph_break"]
+                assert counters["stats"]["unique_graphs"] == 1, counters["stats"]
+        smon_rt.detach()  # what was compiled goes on
+        with smon_rt.step(k): call(torch.randn(4, 8)).sum().backward()
+        smon_rt.stop()
+        """,
+    )
+    (trace,) = torch_job.traces()
+    found = counts_by_step(trace, range(20))
+    # A class that was first called bare after the discovery goes unseen once.
+    assert found[5] == {"backward_compute": 1}
+    assert found[:5] + found[6:] == [{"forward_compute": 1, "backward_compute": 1}] * 19
+    assert counts_by_step(trace, range(20, 21)) == [{}]
+
+
+def test_a_model_that_was_compiled_before_recording(torch_job: TorchJob) -> None:
+    torch_job.run(
+        _COMPILED,
+        """
+        call = torch.compile(Model(), backend="eager", fullgraph=True)
+        call(torch.randn(4, 8)).sum().backward()
+        start()
+        for k in range(5): train(call, k)
+        smon_rt.stop()
+        for k in range(5, 7): train(call, k)
+        assert not counters["graph_break"], counters["graph_break"]
+        """,
+    )
+    (trace,) = torch_job.traces()
+    assert counts_by_step(trace, range(5)) == [{"forward_compute": 1, "backward_compute": 1}] * 5
+
+
+def test_a_compiled_function_with_the_whole_model_in_it(torch_job: TorchJob) -> None:
+    torch_job.run(
+        _COMPILED,
+        """
+        model = Model()
+        start()
+        loss = torch.compile(lambda x: model(x).square().mean(), backend="eager", fullgraph=True)
+        for k in range(5): train(loss, k)
+        smon_rt.stop()
+        assert not counters["graph_break"], counters["graph_break"]
+        assert counters["stats"]["unique_graphs"] == 1, counters["stats"]
+        """,
+    )
+    (trace,) = torch_job.traces()
+    # No module is called as far as Python sees: its time is not known.
+    assert counts_by_step(trace, range(5)) == [{"backward_compute": 1}] * 5
