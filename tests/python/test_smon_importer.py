@@ -10,13 +10,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from smon_rt._proto import trace_pb2
 from smon_rt.analysis.importer import Trace
 from smon_rt.analysis.smon_importer import read_smon
 from smon_rt.kinds import KIND_NAMES
 from smon_rt.synth import JobSpec, Plant, make_job
 from smon_rt.trace.kinds import FLAGS
-from tests.python.recorded_jobs import HostClock, RecordedJob
-from tests.python.smon_files import TestSpan, step_packet, write_rank
+from tests.python.recorded_jobs import WAIT_RETURN, HostClock, RecordedJob
+from tests.python.smon_files import TestSpan, packet, step_packet, write_rank
 
 SPEC = JobSpec(dp=2, pp=3, microbatches=4, steps=3, noise=0.1, plants=(Plant(1, 1.5),), seed=3)
 
@@ -261,3 +262,37 @@ def test_what_a_loop_does_between_two_steps_belongs_to_the_one_that_comes(tmp_pa
         *(("data_loading", 1, 0), ("forward_compute", 1, 0)),
         *(("data_loading", 2, 0), ("forward_compute", 2, 0)),
     ]
+
+
+def test_a_send_that_was_looked_after_late_ends_when_its_message_was_received(tmp_path: Path) -> None:
+    names = trace_pb2.Names(communicator=[trace_pb2.Communicator(id=1, name="pp", member_ranks=[0, 1])])
+    compute = TestSpan(kind="forward_compute", start_ns=0, duration_ns=100, microbatch=0)
+    ids: dict[str, int] = {"microbatch": 0, "comm_id": 1, "comm_seq": 1}
+    for flags, time_source in ((0, WAIT_RETURN), (FLAGS["not_waited"], 0)):
+        send = TestSpan(kind="forward_send", start_ns=110, duration_ns=900, time_source=time_source, flags=flags, **ids)
+        received = TestSpan(kind="forward_recv", start_ns=50, duration_ns=80, time_source=WAIT_RETURN, **ids)
+        for rank, span in enumerate((dataclasses.replace(send, peer=1), dataclasses.replace(received, peer=0))):
+            layout = {"pp_size": 2, "stage": rank}
+            packets = [packet(names=names)]
+            write_rank(tmp_path, [compute, span], rank=rank, world_size=2, layout=layout, packets=packets)
+        rows = {row["kind"]: row for row in rows_of(read_smon([tmp_path]))}
+        assert (rows["forward_send"]["start_ns"], rows["forward_send"]["duration_ns"]) == (110, 20)
+        assert rows["forward_send"]["is_waited"] == (0 if flags else 1)
+        assert rows["forward_send"]["group_id"] == rows["forward_recv"]["group_id"] >= 0
+
+
+def test_who_saw_the_end_of_a_communication_is_told_apart(tmp_path: Path) -> None:
+    ends = {
+        "waited": TestSpan(kind="grads_all_reduce", time_source=WAIT_RETURN, duration_ns=5),
+        "by hand": TestSpan(kind="grads_all_reduce", duration_ns=5, op_index=1),
+        "another thread": TestSpan(
+            kind="grads_all_reduce", time_source=WAIT_RETURN, duration_ns=5, flags=FLAGS["other_thread"], op_index=2
+        ),
+        "the device": TestSpan(
+            kind="grads_all_reduce", time_source=2, duration_ns=5, device_start_ns=3, device_duration_ns=5, op_index=3
+        ),
+        "nobody": TestSpan(kind="grads_all_reduce", duration_ns=5, flags=FLAGS["not_waited"], op_index=4),
+    }
+    write_rank(tmp_path, list(ends.values()))
+    found = {row["seq_id"]: row["is_waited"] for row in rows_of(read_smon([tmp_path]))}
+    assert found == dict(enumerate([1, 1, 2, 2, 0]))

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from smon_rt.analysis.smon_spans import COLLECTIVE, OpColumns
+from smon_rt.analysis.smon_spans import COLLECTIVE, WAIT_RETURN, OpColumns
 from smon_rt.analysis.smon_workers import WorkerOps, running_numbers
 from smon_rt.trace.kinds import KIND_NUMBERS, RECVS, SENDS
 from smon_rt.trace.partners import COMMUNICATION, dense, sequence_codes
@@ -168,7 +168,7 @@ def _without_lone(group: Array) -> Array:
 
 
 def end_sends_with_receives(ops: OpColumns, group: Array) -> Array:
-    """Ends of the ops, where a send that was waited for late ends when its message was received.
+    """Ends of the ops, where a send that was waited for late, or never, ends when its message was received.
 
     A sender looks after a message when it suits it, often at the end of the step; by then it is long gone.
     """
@@ -179,10 +179,12 @@ def end_sends_with_receives(ops: OpColumns, group: Array) -> Array:
     received_ns = np.full(int(group.max()) + 1, np.iinfo(np.int64).min)
     receives = rows[np.isin(ops.kind[rows], RECVS)]
     np.maximum.at(received_ns, group[receives], ops.end_ns[receives])
-    sends = rows[np.isin(ops.kind[rows], SENDS) & ops.is_waited[rows]]
+    is_send = np.isin(ops.kind[rows], SENDS)
+    sends = rows[is_send & ((ops.time_source[rows] == WAIT_RETURN) | (ops.waited[rows] == 0))]
     received_ns = received_ns[group[sends]]
+    latest_ns = np.where(ops.waited[sends] == 0, received_ns, np.minimum(ops.end_ns[sends], received_ns))
     is_received = received_ns >= ops.start_ns[sends]
-    end_ns[sends[is_received]] = np.minimum(ops.end_ns[sends], received_ns)[is_received]
+    end_ns[sends[is_received]] = latest_ns[is_received]
     return np.asarray(end_ns)
 
 

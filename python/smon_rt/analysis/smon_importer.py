@@ -196,7 +196,7 @@ class _JobImporter:
             "microbatch": (ops.microbatch, pa.int32()),
             "group_id": (groups.group_id, pa.int64()),
             "step_start_ns": (step_start_ns - origin_ns, pa.int64()),
-            "is_waited": (ops.is_waited, pa.uint8()),
+            "is_waited": (ops.waited, pa.uint8()),
         }
         arrays = [pa.array(values[order].astype(kind.to_pandas_dtype()), kind) for values, kind in columns.values()]
         return pa.record_batch(arrays, names=list(columns))

@@ -12,13 +12,13 @@ import numpy as np
 from smon_rt.trace.kinds import FLAGS, HOST_TIME_SOURCES, KIND_NUMBERS, TIME_SOURCE_NAMES
 from smon_rt.trace.partners import Communicators
 from smon_rt.trace.rank_trace import RankTrace
-from smon_rt.trace.spans import Array
+from smon_rt.trace.spans import Array, SpanColumns
 
 COMPUTES = tuple(KIND_NUMBERS[name] for name in ("forward_compute", "backward_compute", "forward_backward_combined"))
 #: Work of the host that holds up the computes.
 HOST_WORK = tuple(KIND_NUMBERS[name] for name in ("data_loading", "gc", "checkpoint_snapshot", "checkpoint_wait"))
 COLLECTIVE = KIND_NUMBERS["collective"]
-_WAIT_RETURN = TIME_SOURCE_NAMES.index("wait_return")
+WAIT_RETURN = TIME_SOURCE_NAMES.index("wait_return")
 _OPS = (*range(KIND_NUMBERS["forward_compute"], KIND_NUMBERS["checkpoint_wait"] + 1),)
 # Between two steps a loop waits for its data.
 _BEFORE_A_STEP = (KIND_NUMBERS["data_loading"], KIND_NUMBERS["gc"])
@@ -48,7 +48,7 @@ class OpColumns:
     peer: Array
     time_source: Array
     step_start_ns: Array  # of its step, on its rank
-    is_waited: Array  # a communication whose end the thread that computes waited for
+    waited: Array  # see _waited
 
     def __len__(self) -> int:
         return len(self.rank)
@@ -101,7 +101,7 @@ def rank_ops(trace: RankTrace, worker: int, communicators: Communicators, left_o
         peer=ops.peer,
         time_source=ops.time_source,
         step_start_ns=_step_starts(trace, step, start_ns),
-        is_waited=(ops.time_source == _WAIT_RETURN) & (ops.flags & FLAGS["other_thread"] == 0),
+        waited=_waited(ops),
     )
 
 
@@ -130,6 +130,14 @@ def _next_step_between(trace: RankTrace, kind: Array, step: Array, start_ns: Arr
     moved = step.copy()
     moved[rows] = np.maximum(step[rows], coming)
     return np.asarray(moved)
+
+
+def _waited(ops: SpanColumns) -> Array:
+    """Who saw the end of a communication: 0 nobody, it says nothing; 1 the thread that computes waited for it; 2 the
+    device, or another thread.
+    """
+    elsewhere = ops.has_device_times | (ops.flags & FLAGS["other_thread"] != 0)
+    return np.where(ops.flags & FLAGS["not_waited"] != 0, 0, np.where(elsewhere, 2, 1)).astype(np.uint8)
 
 
 def _step_starts(trace: RankTrace, step: Array, start_ns: Array) -> Array:
