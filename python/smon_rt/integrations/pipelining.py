@@ -27,7 +27,7 @@ from typing import Any
 from smon_rt._backend import native
 from smon_rt._layout import Layout, torch_distributed
 from smon_rt._recording import found_layout, known_layout
-from smon_rt.integrations import on_import, p2p_labels
+from smon_rt.integrations import on_import, p2p_labels, state
 from smon_rt.integrations.patches import Method, Patches
 from smon_rt.integrations.state import FORWARD_ONLY, HOST
 from smon_rt.integrations.torch import collectives, compute, steps
@@ -65,11 +65,12 @@ class _Running(threading.local):
     microbatch_offset = 0
     known_schedule = 0
     """Identity of the one whose layout has been said."""
-    step: Any = None
-    """The recorder's step of the last call: further calls in the same step are further microbatches."""
+    step = -1
+    """How many steps had ended at the last call: further calls in the same step are further microbatches."""
 
 
 _running = _Running()
+_ended_steps = 0
 
 
 def attach() -> None:
@@ -80,6 +81,8 @@ def attach() -> None:
 
 def detach() -> None:
     """Puts every replaced name back."""
+    if _step_ended in state.on_step_end:
+        state.on_step_end.remove(_step_ended)
     on_import.forget(_attach_now)
     _patches.restore()
 
@@ -105,8 +108,14 @@ def _attach_now() -> None:
         (schedules.PipelineScheduleSingle, "step", ("self", "args", "target"), _step),
         (schedules.PipelineScheduleMulti, "step", ("self", "args", "target"), _step),
     ]
+    state.on_step_end.append(_step_ended)
     problems = [_patches.wrap(*arguments) for arguments in wrapped]
     native.set_fact("hook.pipelining", "; ".join(filter(None, problems))[:200])
+
+
+def _step_ended() -> None:
+    global _ended_steps
+    _ended_steps += 1
 
 
 def _forward(original: Method) -> Method:
@@ -244,10 +253,9 @@ def _enter(schedule: Any) -> None:
     try:
         if not _running.is_eval:
             steps.begin_unless_explicit()
-            step = native.status()["step"]
-            is_same = step == _running.step
+            is_same = _running.step == _ended_steps
             _running.microbatch_offset = _running.microbatch_offset + schedule._n_microbatches if is_same else 0
-            _running.step = step
+            _running.step = _ended_steps
         _say_layout(schedule)
     except Exception as error:
         native.set_fact("hook.pipelining.layout", f"{type(error).__name__}: {error}"[:200])
