@@ -23,6 +23,7 @@ import engine
 import instructions
 import record_python
 import recorder
+import step_overhead
 
 ROOT = Path(__file__).resolve().parent.parent
 BASELINES = ROOT / "benchmarks" / "baseline"
@@ -89,6 +90,7 @@ def measure(smoke: bool) -> tuple[list[Row], list[Peer]]:
         recorder.trace_bytes,
         instructions.count_recorder,
         instructions.count_python_pair,
+        step_overhead.measure,
     ]
     for step in steps:
         step(smoke, record)

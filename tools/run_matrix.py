@@ -18,7 +18,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 COMPILERS = ("g++-11", "g++-12", "g++-13", "g++-14", "clang++-14", "clang++-16", "clang++-19")
-PYTHONS = ("python3.10", "python3.11", "python3.12", "python3.13", "python3.14", "python3.14t")
+PYTHONS = ("python3.10", "python3.11", "python3.12", "python3.13", "python3.13t", "python3.14", "python3.14t")
 
 
 def is_installed(name: str) -> bool:

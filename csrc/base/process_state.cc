@@ -39,7 +39,8 @@ void watch_forks() {
 
 /// The fields of /proc/<pid>/stat after the program's name, which may hold anything: "S 1 …". Empty: no such process.
 std::string stat_after_name(std::int32_t pid) {
-  std::ifstream file("/proc/" + std::to_string(pid) + "/stat");
+  // "self" is right in a pid namespace, too, whose /proc is still that of another one.
+  std::ifstream file("/proc/" + (pid == ::getpid() ? "self" : std::to_string(pid)) + "/stat");
   const std::string text{std::istreambuf_iterator<char>(file), {}};
   const auto name_end = text.rfind(") ");
   return name_end == std::string::npos ? std::string() : text.substr(name_end + 2);

@@ -1,5 +1,9 @@
 #include "bindings/runtime_arguments.h"
 
+#if PY_VERSION_HEX < 0x030B0000
+#include <longintrepr.h>
+#endif
+
 #include <array>
 #include <atomic>
 #include <cstdarg>
@@ -87,6 +91,21 @@ long look_up(PyObject* dict, PyObject* key, long missing) {
 
 bool is_number(PyObject* object) {
   return PyLong_Check(object) || PyIndex_Check(object);
+}
+
+/// An int of one digit (below 2^30), which ids nearly always are, without a call. False: something else.
+inline bool read_small(PyObject* object, long long& value) {
+  if (!PyLong_CheckExact(object)) return false;
+  auto* number = reinterpret_cast<PyLongObject*>(object);
+#if PY_VERSION_HEX >= 0x030C0000
+  if (!PyUnstable_Long_IsCompact(number)) return false;
+  value = PyUnstable_Long_CompactValue(number);
+#else
+  const Py_ssize_t size = Py_SIZE(number);
+  if (size < -1 || size > 1) return false;
+  value = size == 0 ? 0 : size * static_cast<long long>(number->ob_digit[0]);
+#endif
+  return true;
 }
 
 /// An integer of any kind (int, numpy.int64). False, with no exception set: it is none, or beyond 64 bits.
@@ -243,7 +262,15 @@ bool parse_kind(const char* function, PyObject* object, int& kind) {
 
 bool parse_ids(const char* function, PyObject* const* args, Py_ssize_t positional, PyObject* kwnames,
                SpanArguments& arguments) {
-  for (Py_ssize_t i = 0; i < positional; ++i) {
+  Py_ssize_t first = 0;
+  long long value;
+  // What a pipeline gives with each span.
+  if (positional > kMicrobatch && read_small(args[kMicrobatch], value) && store(arguments.ids.microbatch, value, -1))
+      [[likely]] {
+    first = 1;
+    if (positional > kChunk && read_small(args[kChunk], value) && store(arguments.ids.chunk, value, -1)) first = 2;
+  }
+  for (Py_ssize_t i = first; i < positional; ++i) {
     if (i == kIdCount) [[unlikely]] {
       if (!misuse(true, "%s: more arguments than ids; the rest is left out", function)) return false;
       break;
@@ -263,6 +290,11 @@ bool parse_ids(const char* function, PyObject* const* args, Py_ssize_t positiona
 }
 
 bool parse_token(const char* function, PyObject* object, smon_token& token) {
+  long long small;
+  if (read_small(object, small) && small >= 0) {  // 0, most often: nothing was begun
+    token = static_cast<smon_token>(small);
+    return true;
+  }
   if (PyLong_Check(object)) [[likely]] {
     token = PyLong_AsUnsignedLongLongMask(object);
     if (token == 0 && PyObject_IsTrue(object) == 1) token = kNotAToken;  // a multiple of 2^64

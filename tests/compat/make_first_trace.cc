@@ -139,8 +139,8 @@ std::string first_trace() {
   append_step_times(out, times);
   append_clock_map(out, {"GPU-00000000-1111-2222-3333-444444444444", 777'000'000'000, 837'000'000'000, -12.5, 1.0000005,
                          15'000, 2, "event"});
-  append_losses(out, {{{1, 2}, {24, 9}}, 1, 0, 3, 0, 0, 1, ""});
-  append_recorder_cost(out, {1000, 200, 30, 65, 2048, 15'000'001.5, 14'990'000.25});
+  append_losses(out, {{{1, 2}, {24, 9}}, 1, 0, 3, 0, 0, 1, "", 0});
+  append_recorder_cost(out, {1000, 200, 30, 65, 2048, 15'000'001.5, 14'990'000.25, {}, {}});
   append_end(out, "stop");
   return out;
 }

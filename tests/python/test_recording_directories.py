@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from smon_rt.trace import read_file
+from smon_rt.trace import read_file, read_files
 from tests.python.recording_process import START, RecordedJob, count_of, finish, job, wait_for_line
 
 __all__ = ["job"]
@@ -19,6 +20,28 @@ _LOOP = """
 for k in range(5):
     with smon_rt.step(k), smon_rt.span("forward_compute", microbatch=k): pass
 """
+
+
+# As in two containers that share a directory: each process is number 1, with a /dev/shm of its own, and /proc may be the
+# host's, where number 1 is somebody else.
+_CONTAINER = ("unshare", "--mount", "--pid", "--fork")
+
+
+@pytest.mark.parametrize("has_own_proc", [True, False])
+def test_processes_of_one_pid_and_attempt_are_told_apart(job: RecordedJob, has_own_proc: bool) -> None:
+    command = [*_CONTAINER, *(["--mount-proc"] if has_own_proc else [])]
+    if subprocess.run([*command, "mount", "-t", "tmpfs", "tmpfs", "/dev/shm"], capture_output=True).returncode != 0:
+        pytest.skip("namespaces need root and unshare")
+    program = "import sys, smon_rt; smon_rt.start(sys.argv[1], attempt=0, sample_ratio=1.0, warmup_steps=0)" + _LOOP
+    script = 'mount -t tmpfs tmpfs /dev/shm && exec "$@"'
+    for _ in range(2):
+        child = [*command, "sh", "-c", script, "sh", sys.executable, "-c", program, str(job.folder)]
+        subprocess.run(child, check=True, env=job.environment(), timeout=60)
+    traces = read_files([str(path) for path in job.files()])
+    assert [trace.identity.pid for trace in traces] == [1, 1]
+    assert [len(trace.steps) for trace in traces] == [5, 5]
+    assert [count_of(trace, "forward_compute") for trace in traces] == [5, 5]
+    assert sum(trace.repeated_span_count for trace in traces) == 0
 
 
 def test_start_stop_start(job: RecordedJob) -> None:

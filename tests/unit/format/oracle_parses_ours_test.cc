@@ -120,6 +120,7 @@ TEST(OracleParsesOurs, IdentityHoldsTheSameValues) {
   EXPECT_EQ(identity.hooks(1).reason(), "signature differs");
   EXPECT_EQ(identity.clock_source(), v1::CLOCK_SOURCE_TSC);
   EXPECT_EQ(identity.memory(), "tmpfs");
+  EXPECT_EQ(identity.process_start_ticks(), 123'456'789'012U);
 }
 
 TEST(OracleParsesOurs, TheOtherPacketsHoldTheSameValues) {
@@ -154,9 +155,10 @@ TEST(OracleParsesOurs, TheOtherPacketsHoldTheSameValues) {
   EXPECT_EQ(losses.overwritten_spans(), 5U);
   EXPECT_EQ(losses.late_requests(), 6U);
   EXPECT_EQ(losses.sink_error(), "No space left on device");
+  EXPECT_EQ(losses.uncounted_sequences(), 7U);
   EXPECT_EQ(trace.packet(6).recorder_cost().ShortDebugString(),
             "drain_cpu_ns: 1 reporter_cpu_ns: 2 watchdog_cpu_ns: 3 span_count: 4 file_bytes: 5 "
-            "sampled_step_mean_ns: 6.5 unsampled_step_mean_ns: -7.25");
+            "sampled_step_mean_ns: 6.5 unsampled_step_mean_ns: -7.25 overhead_ratio: 0 overhead_low_ratio: -0.5");
   EXPECT_EQ(trace.packet(7).end().reason(), "stop");
 }
 
