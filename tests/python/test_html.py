@@ -83,7 +83,7 @@ def test_the_heat_map_has_stages_down_and_dp_ranks_across() -> None:
     (data,) = plot_data(page_without_plotly(report_of(make_raw(dp=3, pp=2, worker=(2, 1), steps=[4, 9]))))
     assert (data["dp"], data["pp"], data["range"]) == (3, 2, [1.0, 1.5])
     assert data["grid"] == [[1.0, 1.0, 1.0], [1.0, 1.0, 2.0]]
-    assert data["ranks"] == [[0, 1, 2], [3, 4, 5]]
+    assert data["workers"] == [[f"rank {rank}" for rank in row] for row in ((0, 1, 2), (3, 4, 5))]
     assert data["grids"] == [data["grid"], data["grid"]]
     assert data["shown_steps"] == ["4", "9"]
     assert data["times"]["base"] == [2.1, 2.1]

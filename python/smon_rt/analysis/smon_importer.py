@@ -33,6 +33,7 @@ from smon_rt.analysis.smon_layout import JobLayout
 from smon_rt.analysis.smon_spans import COMPUTES, OpColumns, behind_device, rank_ops
 from smon_rt.analysis.smon_steps import StepChoice
 from smon_rt.analysis.smon_workers import WorkerOps, merge_members, running_numbers
+from smon_rt.analysis.units import counted
 from smon_rt.errors import TraceError
 from smon_rt.trace.clocks import ClockAlignment, ClockEvidence
 from smon_rt.trace.job_trace import JobReader
@@ -207,6 +208,9 @@ class _JobImporter:
         sources = np.bincount(merged.ops.time_source, minlength=256)
         bound_ns = alignment.bound_ns
         left_out = [f"{count:,} spans {words}" for words, count in self._left_out.items() if count]
+        if job.other_runs:
+            files = sum(other.file_count for other in job.other_runs)
+            left_out.append(f"{counted(files, 'file')} of other runs (--run, --attempt)")
         return Recording(
             members=self._layout.workers,
             missing_ranks=tuple(missing),

@@ -13,7 +13,7 @@ from smon_rt.analysis.situation import WORTH_FIXING_SLOWDOWN
 from smon_rt.analysis.units import counted, finite_or_none, is_finite
 from smon_rt.report.colors import SLOWDOWN_RANGE, color_scale
 from smon_rt.report.output_file import write_atomically
-from smon_rt.report.tables import Table, all_tables, grid_size, worker_grid
+from smon_rt.report.tables import Table, all_tables, grid_size, worker_grid, worker_name
 
 #: Cells of all per-step heat maps together; above this some steps are left out, so that a page stays a few MB.
 MOST_STEP_CELLS = 400_000
@@ -116,7 +116,7 @@ def _plot_data(report: Report, shown: Sequence[str]) -> dict[str, Any]:
         "pp": pp_size,
         "range": SLOWDOWN_RANGE,
         "colors": color_scale(),
-        "ranks": [[report.worker_rank[key] for key in row] for row in keys],
+        "workers": [[worker_name(report, key) for key in row] for row in keys],
         "grid": [[_rounded(value) for value in row] for row in worker_grid(report, report.slowdown_by_worker)],
         "shown_steps": shown,
         "slowdowns": [_rounded(report.slowdown_by_step[step]) for step in shown],

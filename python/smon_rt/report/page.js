@@ -43,12 +43,11 @@ function heatmapLayout(node, data) {
 
 function drawHeatmap(node, data, grid) {
   const {layout, hasText, cellWidth, gridWidth} = heatmapLayout(node, data);
-  const ranks = data.ranks;
   const gap = cellWidth > 12 ? 1 : 0;
   const trace = {
     type: "heatmap", z: grid, zmin: data.range[0], zmax: data.range[1], colorscale: data.colors, xgap: gap, ygap: gap,
-    customdata: ranks, hoverongaps: false,
-    hovertemplate: "dp %{x}, stage %{y}, rank %{customdata}<br>slowdown %{z:.3f}<extra></extra>",
+    customdata: data.workers, hoverongaps: false,
+    hovertemplate: "dp %{x}, stage %{y}, %{customdata}<br>slowdown %{z:.3f}<extra></extra>",
     colorbar: {orientation: "h", thickness: 8, x: 0, xanchor: "left", y: 1, yanchor: "bottom", ypad: 6, xpad: 0,
                lenmode: "pixels", len: Math.max(120, Math.min(gridWidth, 320)), outlinewidth: 0,
                tickvals: [1, 1.25, 1.5], ticktext: ["1.00", "1.25", "≥ 1.50"], ticklabelposition: "outside top"},

@@ -109,7 +109,7 @@ def worker_table(report: Report, count: int = WORST_WORKER_COUNT) -> Table:
         dp_rank, stage = key.split(",")
         compute = (seconds(report.worker_median_s.get(kind, {}).get(key)) for kind in _COMPUTE_KINDS)
         slowdowns = (ratio(report.slowdown_by_worker[key], 3), ratio(report.slowdown_by_worker_min[key], 3))
-        rows.append((f"rank {report.worker_rank[key]}", dp_rank, stage, *slowdowns, *compute))
+        rows.append((worker_name(report, key), dp_rank, stage, *slowdowns, *compute))
     total = len(report.slowdown_by_worker)
     title = f"Worst {len(rows)} of {total:,} workers" if total > len(rows) else "Workers"
     columns = ("worker", "dp", "stage", "exact", "min(dp, stage)", "forward", "backward")
@@ -118,6 +118,12 @@ def worker_table(report: Report, count: int = WORST_WORKER_COUNT) -> Table:
         "that fixing the slowest 3 % of the workers, or the last stage, gives back."
     )
     return Table(title, columns, tuple(rows), note)
+
+
+def worker_name(report: Report, key: str) -> str:
+    """`rank 3`, the worker's lowest recorded rank, or that none was recorded."""
+    rank = report.worker_rank[key]
+    return f"rank {rank}" if rank >= 0 else "not recorded"
 
 
 def worker_grid(report: Report, values: dict[str, float]) -> list[list[float | None]]:
