@@ -12,7 +12,9 @@ What is recorded, by the classes of torch 2.15 (facts of a run are in the tests)
   are collectives inside a `startup` span.
 - A forward-only pass (`schedule.eval`) is one eval span.
 
-`chunk` is the place of a stage among those of this rank: stage_index // pp_size.
+`chunk` is the place of a stage among those of this rank: stage_index // pp_size. It tells who is next only where stages
+go round the ranks; where they go to and fro (ZBV, DualPipeV) messages have neither microbatch nor chunk, and pair by
+number.
 """
 
 from __future__ import annotations
@@ -63,6 +65,8 @@ class _Running(threading.local):
     forward_with_loss = 0
     """Token of the last stage's forward, which ends with its loss."""
     microbatch_offset = 0
+    is_loop = True
+    """Whether stages go round the ranks (0 1 0 1), and not to and fro (0 1 1 0)."""
     known_schedule = 0
     """Identity of the one whose layout has been said."""
     step = -1
@@ -209,7 +213,7 @@ def _labelled(kind: KindName) -> Callable[[Method], Method]:
         def get_ops(self: Any, *args: Any, **kwargs: Any) -> Any:
             operations = original(self, *args, **kwargs)
             if operations and not _running.is_eval:
-                microbatch, chunk = _ids(self, args, kwargs)
+                microbatch, chunk = _ids(self, args, kwargs) if _running.is_loop else (-1, -1)
                 for operation in operations:
                     p2p_labels.expect(operation.tensor, kind, microbatch, chunk)
             return operations
@@ -276,6 +280,8 @@ def _say_layout(schedule: Any) -> None:
     _running.known_schedule = id(schedule)
     stages = getattr(schedule, "_stages", None) or [schedule._stage]
     stage = stages[0]
+    places = stage.stage_index_to_group_rank
+    _running.is_loop = all(place == index % stage.group_size for index, place in places.items())
     class_name = type(schedule).__name__
     layout = replace(
         known_layout(),
