@@ -109,7 +109,9 @@ void Drain::pass(bool everything) {
   out_.clear();
   write_new_identity();
   const std::uint64_t span_count = rings_.look(now_ns, everything);
-  if (now_ns - last_reading_ns_ >= kShortestLineNs) read_clock();
+  // After the look: no span that it takes ends after the reading, so none lies beyond the last line, where a line's
+  // slope counts, and the first line least of all (a single reading has none).
+  if (span_count > 0 || clock_.reading_count() < 2 || now_ns - last_reading_ns_ >= kShortestLineNs) read_clock();
   // At once, not with the spans: should the process be killed, its names are nowhere else.
   sink_.append_new_names(out_);
   if (span_count > 0) rings_.encode(out_);

@@ -69,10 +69,15 @@ Reporter::Reporter(Recorder& recorder, const Drain& drain, ReporterOptions optio
       options_(std::move(options)),
       snapshot_path_(options_.directory + "/" + trace_file_stem(options_.run_id, options_.attempt, options_.rank) +
                      ".live"),
-      request_path_(options_.directory + "/request.json") {}
+      request_path_(options_.directory + "/request.json") {
+  clock_.add(recorder_.clock().read());  // a single reading has no slope: run() takes the second
+}
 
 Result<void> Reporter::start() {
   if (options_.directory.empty()) return {};
+  // What lies there from before belongs to a job that is gone. Looked at here: what is asked for once start() has
+  // returned must not be taken for it, however late the thread begins.
+  seen_request_ = read_small_file(request_path_);
   return thread_.start([this] { run(); });
 }
 
@@ -96,8 +101,6 @@ Reporter::Counters Reporter::counters() const {
 }
 
 void Reporter::run() {
-  // What lies there from before belongs to a job that is gone.
-  seen_request_ = read_small_file(request_path_);
   std::int64_t next_snapshot_ns = monotonic_ns();
   while (!thread_.is_stop_requested()) {
     const std::int64_t now_ns = monotonic_ns();
@@ -191,16 +194,21 @@ void Reporter::take_request(const std::string& text) {
     return;
   }
   if (!request->run_id.empty() && request->run_id != options_.run_id) return;
+  const std::string window =
+      "request for " + std::to_string(request->step_count) + " steps from " + std::to_string(request->first_step);
   switch (recorder_.sampling().request(request->first_step, request->step_count)) {
     case Sampling::RequestResult::kAccepted:
       accepted_requests_.fetch_add(1, std::memory_order_relaxed);
+      log(LogLevel::kInfo, window + ": they will be recorded");
       break;
     case Sampling::RequestResult::kLate:
     case Sampling::RequestResult::kFull:
       recorder_.header().losses.late_requests.fetch_add(1, std::memory_order_relaxed);
+      log(LogLevel::kInfo, window + ": too late here, or too many at once");
       break;
     case Sampling::RequestResult::kInvalid:
       malformed_requests_.fetch_add(1, std::memory_order_relaxed);
+      log(LogLevel::kInfo, window + ": there are no such steps");
       break;
   }
 }

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <filesystem>
 #include <memory>
@@ -114,6 +115,55 @@ TEST_F(DrainTest, EverySpanOfFourThreadsIsWrittenOnceAndInOrder) {
     EXPECT_GE(span.start, last_start[static_cast<std::size_t>(span.microbatch)]);
     EXPECT_GE(span.end, span.start);
     last_start[static_cast<std::size_t>(span.microbatch)] = span.start;
+  }
+}
+
+TEST(DrainClockTest, TheFirstSpansAreOnTheirScaleToo) {
+  // A counter of 3 ticks a ns: what is written soon after the start lies at its time, not at three times it.
+  const Clock clock({.read_ticks = [](void*) { return 3 * monotonic_ns(); },
+                     .read =
+                         [](void*) {
+                           const std::int64_t now_ns = monotonic_ns();
+                           return ClockReading{3 * now_ns, now_ns, now_ns, 0};
+                         }});
+  for (int turn = 0; turn < 50; ++turn) {
+    std::string directory = (std::filesystem::temp_directory_path() / "smon-drain-XXXXXX").string();
+    ASSERT_NE(::mkdtemp(directory.data()), nullptr);
+    RecorderOptions options;
+    options.arena.run_id = "clock" + directory.substr(directory.size() - 6);
+    options.sampling.sample_ratio = 1;
+    options.clock = &clock;
+    auto recorder = Recorder::create(options);
+    ASSERT_TRUE(recorder) << recorder.error().message;
+    TraceSink sink({.directory = directory}, (*recorder)->interner());
+    ASSERT_TRUE(sink.open({}));
+    NullGpuTimer timer;
+    const std::int64_t began_ns = monotonic_ns();
+    Drain drain(**recorder, sink, timer);
+    ASSERT_TRUE(drain.start());
+    (*recorder)->resume();
+    (*recorder)->step_begin(0);
+    for (int span = 0; span < 3000; ++span) (*recorder)->end((*recorder)->begin(Kind::kForwardCompute, {}));
+    (*recorder)->step_end();
+    (*recorder)->pause();
+    drain.request_stop("stop");
+    ASSERT_TRUE(drain.join_until(steady_clock::now() + seconds(60)));
+    const std::int64_t ended_ns = monotonic_ns();
+    const RecordedTrace trace = read_traces(directory);
+    (*recorder)->close();
+    std::filesystem::remove_all(directory);
+    ASSERT_GT(trace.spans.size(), 1000u);
+    std::int64_t last_start = 0;
+    for (const auto& [at, span] : trace.spans) {
+      if (span.kind != Kind::kForwardCompute) continue;
+      ASSERT_GE(span.start, std::max(began_ns, last_start)) << turn;
+      ASSERT_LE(span.end, ended_ns) << turn;
+      last_start = span.start;
+    }
+    for (const StepTime& step : trace.step_times) {
+      ASSERT_GE(step.start_ns, began_ns);
+      ASSERT_LE(step.start_ns + static_cast<std::int64_t>(step.duration_ns), ended_ns);
+    }
   }
 }
 

@@ -57,7 +57,7 @@ TEST_F(RecordKillTest, EachStepTimeIsThereOnceWhereverItIsKilled) {
     std::vector<std::uint32_t> steps;
     for (const StepTime& step : trace.step_times) steps.push_back(step.step);
     std::sort(steps.begin(), steps.end());
-    ASSERT_GT(steps.size(), 1150u) << turn;
+    ASSERT_GE(steps.size(), 1100u) << turn;
     for (std::size_t i = 0; i < steps.size(); ++i) ASSERT_EQ(steps[i], i) << turn;
   }
 }

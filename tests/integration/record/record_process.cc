@@ -177,6 +177,15 @@ int RecordProcess::exit_code() {
   return WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
 }
 
+bool becomes_true(const std::function<bool()>& condition) {
+  const auto deadline = steady_clock::now() + std::chrono::seconds(30);
+  while (!condition()) {
+    if (steady_clock::now() > deadline) return false;
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+  return true;
+}
+
 std::string value_in(const std::string& line, const std::string& key) {
   const std::string with_space = " " + line;
   const std::size_t begin = with_space.find(" " + key + "=");

@@ -71,6 +71,9 @@ class RecordProcess {
   bool is_reaped_ = false;
 };
 
+/// Asks again and again until it is so; false after 30 s.
+bool becomes_true(const std::function<bool()>& condition);
+
 /// Value of KEY=VALUE in a line of status.
 std::string value_in(const std::string& line, const std::string& key);
 long number_in(const std::string& line, const std::string& key);

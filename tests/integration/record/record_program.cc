@@ -7,6 +7,7 @@
 //   slow_steps:N       N steps of a millisecond
 //   threads:N          N threads, one after the other, with 100 spans each
 //   sync               waits until what is in rings is in the file (or dropped)
+//   file_error         waits until the file is given up
 //   request:FIRST+N    smon_request_sampling
 //   intern:TEXT pause resume stop
 //   fork:N             a child that records N spans and ends by _exit; waits for it
@@ -129,6 +130,13 @@ void sync() {
   }
 }
 
+void wait_for_file_error() {
+  const auto deadline = steady_clock::now() + std::chrono::seconds(20);
+  while (read_status().file_error[0] == '\0' && steady_clock::now() < deadline) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
+}
+
 void in_child(const std::string& name, const std::string& value) {
   std::cout.flush();
   const pid_t child = fork();
@@ -176,6 +184,8 @@ bool run(const std::string& name, const std::string& value) {
     }
   } else if (name == "sync") {
     sync();
+  } else if (name == "file_error") {
+    wait_for_file_error();
   } else if (name == "request") {
     const auto result = smon_request_sampling(std::stol(value), std::stoi(value.substr(value.find('+') + 1)));
     std::cout << "request=" << result << std::endl;

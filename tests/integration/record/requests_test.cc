@@ -1,5 +1,7 @@
 // Live snapshots, and windows of steps that are asked for.
 
+#include <unistd.h>
+
 #include <filesystem>
 #include <fstream>
 #include <string>
@@ -13,17 +15,28 @@ class RecordRequestsTest : public RecordTest {
  protected:
   void SetUp() override {
     RecordTest::SetUp();
-    sparse_ = {{"SMON_RT_SAMPLE_RATIO", "0"}};
+    talkative_ = {{"SMON_RT_SAMPLE_RATIO", "0"}, {"SMON_RT_LOG", "info"}};
   }
-  std::map<std::string, std::string> sparse_;
+  /// What it says on stderr comes with what it prints.
+  static bool join_outputs() { return ::dup2(1, 2) == 2; }
+
+  /// All of it at once, as whoever asks a running job should do.
+  void write_request(const std::string& text) const {
+    std::ofstream(directory_ / "request.new") << text;
+    std::filesystem::rename(directory_ / "request.new", directory_ / "request.json");
+  }
+
+  std::map<std::string, std::string> talkative_;
 };
 
 TEST_F(RecordRequestsTest, TheSnapshotShowsWhatIsOpen) {
   RecordProcess process({start(), "steps:3", "open:2", "wait", "stop"});
   ASSERT_EQ(process.read_line_with("ready"), "ready");
-  RecordProcess clock({"start:", "slow_steps:5500"});
-  clock.wait();
-  const RecordedTrace live = read_traces(directory_, ".live");
+  RecordedTrace live;
+  ASSERT_TRUE(becomes_true([&] {
+    live = read_traces(directory_, ".live");
+    return live.open_spans.size() >= 3;
+  })) << live.open_spans.size();
   EXPECT_EQ(live.files, 1u);
   ASSERT_EQ(live.identities.size(), 1u);
   EXPECT_EQ(live.open_spans.size(), 3u) << "two spans and the step";
@@ -34,11 +47,10 @@ TEST_F(RecordRequestsTest, TheSnapshotShowsWhatIsOpen) {
 }
 
 TEST_F(RecordRequestsTest, ARequestFileSamplesItsWindow) {
-  RecordProcess process({start(), "steps:30", "wait", "steps:100", "stop"}, nullptr, sparse_);
+  RecordProcess process({start(), "steps:30", "wait", "steps:100", "stop"}, join_outputs, talkative_);
   ASSERT_EQ(process.read_line_with("ready"), "ready");
-  std::ofstream(directory_ / "request.json") << R"({"first_step": 60, "step_count": 10})";
-  RecordProcess clock({"start:", "slow_steps:2500"});
-  clock.wait();
+  write_request(R"({"first_step": 60, "step_count": 10})");
+  ASSERT_NE(process.read_line_with("smon_rt: info: request for 10 steps from 60: they will"), "");
   process.go_on();
   EXPECT_EQ(process.exit_code(), 0);
   const RecordedTrace trace = read_traces(directory_);
@@ -49,14 +61,14 @@ TEST_F(RecordRequestsTest, ARequestFileSamplesItsWindow) {
 }
 
 TEST_F(RecordRequestsTest, AMalformedRequestIsIgnoredAndALateOneCounted) {
-  RecordProcess process({start(), "steps:30", "wait", "wait", "steps:100", "stop"}, nullptr, sparse_);
+  RecordProcess process({start(), "steps:30", "wait", "wait", "steps:100", "stop"}, join_outputs, talkative_);
   ASSERT_EQ(process.read_line_with("ready"), "ready");
-  std::ofstream(directory_ / "request.json") << R"({"first_step": 60, "step_c)";
-  RecordProcess({"start:", "slow_steps:2500"}).wait();
+  write_request(R"({"first_step": 60, "step_c)");
+  ASSERT_NE(process.read_line_with("smon_rt: warning: "), "");
   process.go_on();
   ASSERT_EQ(process.read_line_with("ready"), "ready");
-  std::ofstream(directory_ / "request.json") << R"({"first_step": 5, "step_count": 10})";
-  RecordProcess({"start:", "slow_steps:2500"}).wait();
+  write_request(R"({"first_step": 5, "step_count": 10})");
+  ASSERT_NE(process.read_line_with("smon_rt: info: request for 10 steps from 5: too late"), "");
   process.go_on();
   EXPECT_EQ(process.exit_code(), 0);
   const RecordedTrace trace = read_traces(directory_);
@@ -65,13 +77,14 @@ TEST_F(RecordRequestsTest, AMalformedRequestIsIgnoredAndALateOneCounted) {
 }
 
 TEST_F(RecordRequestsTest, ACallIsToldToTheOtherRanks) {
-  RecordProcess process({start(), "steps:30", "request:60+10", "wait", "steps:100", "stop"}, nullptr, sparse_);
+  RecordProcess process({start(), "steps:30", "request:60+10", "wait", "steps:100", "stop"}, nullptr, talkative_);
   EXPECT_EQ(process.read_line_with("request="), "request=0");
   ASSERT_EQ(process.read_line_with("ready"), "ready");
-  RecordProcess({"start:", "slow_steps:500"}).wait();
-  std::ifstream file(directory_ / "request.json");
   std::string text;
-  std::getline(file, text);
+  EXPECT_TRUE(becomes_true([&] {
+    std::ifstream file(directory_ / "request.json");
+    return !std::getline(file, text).fail();
+  }));
   EXPECT_EQ(text, R"({"first_step": 60, "step_count": 10})");
   process.go_on();
   EXPECT_EQ(process.exit_code(), 0);
