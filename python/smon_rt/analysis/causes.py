@@ -82,6 +82,9 @@ def find_causes(raw: RawResult) -> tuple[Cause, ...]:
         name = "sequence_length" if has_sequence_evidence(raw) else "noise"
         causes.append(cause(name, gains_of("sequence_length"), Where(), dict(raw["forward_backward"])))
     plain = [name for name in ("gc", "data_loading", "pp_communication", "dp_communication") if name in raw["removals"]]
+    if pp_size == 1:
+        # Sends and receives without a neighbour, as some recorders write, are nobody's links.
+        plain = [name for name in plain if name != "pp_communication"]
     causes += [cause(name, gains_of(name), Where(), {}) for name in plain]
     launch_gains = [before - after for before, after in zip(base, nodelay, strict=True)]
     causes.append(cause("host_launch_delay", launch_gains, Where(), {"launch_slowdown": raw["launch_slowdown"]}))
@@ -125,7 +128,8 @@ def _worker(raw: RawResult, gains_of: Callable[[str], list[float]]) -> tuple[lis
         else:
             others = [value for index, value in enumerate(medians[0]) if index != stage]
         detail[f"{kind}_ratio"] = _ratio_to_median(medians[dp_rank][stage], others)
-    return gains, Where(rank=raw["worker_rank"][dp_rank][stage], dp_rank=dp_rank, stage=stage), detail
+    rank = raw["worker_rank"][dp_rank][stage]
+    return gains, Where(rank=rank if rank >= 0 else None, dp_rank=dp_rank, stage=stage), detail
 
 
 def _stage_detail(raw: RawResult, stage: int) -> dict[str, Any]:

@@ -113,6 +113,7 @@ def _check_job(trace: str, meta: str, job: Job, ops: pa.RecordBatch) -> None:
         sizes = f"pp_size * vpp_size is {stage_count * chunk_count}"
         raise TraceError(f"{trace}: gmc counts {model_chunk_count} model chunks, but {sizes}; correct the column")
     _check_workers(trace, ops, dp_count, stage_count)
+    _check_messages(trace, ops, stage_count)
 
 
 def _check_numbered(trace: str, column: str, found: list[int]) -> int:
@@ -142,3 +143,13 @@ def _check_workers(trace: str, ops: pa.RecordBatch, dp_count: int, stage_count: 
         if other != first:
             both = " and ".join(f"(dp_rank {w // stage_count}, stage {w % stage_count})" for w in (other, first))
             raise TraceError(f"{trace}: rank {rank} is recorded as {both}; give every rank one dp_rank and stage")
+
+
+def _check_messages(trace: str, ops: pa.RecordBatch, stage_count: int) -> None:
+    """Stages that exchange nothing would wait for nobody, and their waits would be called the host's."""
+    names = _kind_names()
+    recorded = {names[number] for number in pc.unique(ops["kind"]).to_pylist()}
+    missing = [kind for kind in ("forward_send", "forward_recv") if kind not in recorded]
+    if stage_count > 1 and missing:
+        words = " and no ".join(kind.replace("_", "-") for kind in missing)
+        raise TraceError(f"{trace}: has {stage_count} stages, but no {words}; record the messages between stages")

@@ -11,6 +11,8 @@ from smon_rt.analysis.units import is_finite
 
 #: Under this slowdown the headline says that nothing is worth fixing (healthy noise alone gives up to 1.04).
 WORTH_FIXING_SLOWDOWN = 1.1
+#: From this replay error on, what the replay says of single causes may be an artefact of clocks or of missing ops.
+LARGE_REPLAY_ERROR = 0.10
 _SECONDS_PER_HOUR = 3600
 _HOURS_PER_DAY = 24
 
@@ -51,6 +53,11 @@ class Situation:
     def is_worth_fixing(self) -> bool:
         """False where the slowdown is small or unknown."""
         return is_finite(self.slowdown) and self.slowdown >= WORTH_FIXING_SLOWDOWN
+
+    @property
+    def is_replay_far_off(self) -> bool:
+        """True where the replay without delays is so far from the recording that its causes are in doubt."""
+        return is_finite(self.simulation_error_mean) and self.simulation_error_mean >= LARGE_REPLAY_ERROR
 
     @property
     def worker_count(self) -> int:

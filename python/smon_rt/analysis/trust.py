@@ -9,8 +9,6 @@ from smon_rt.analysis.recording import Recording
 from smon_rt.analysis.situation import Situation
 from smon_rt.analysis.units import counted, is_finite, seconds
 
-#: From this replay error on, what the replay says of single causes may be an artefact of clocks or of missing ops.
-_LARGE_REPLAY_ERROR = 0.10
 #: Ops that start before their dependencies end by less than this part of a step cannot change the answer.
 _EARLY_START_RATIO = 0.001
 _MOST_NAMED = 6
@@ -44,7 +42,7 @@ def _replay(situation: Situation, cause: Cause | None) -> str:
     words = f"replay error {_error(situation.simulation_error_mean)} (worst {_error(situation.simulation_error_worst)})"
     # Delays between ops are the error itself: where they are the cause, they are no reason for doubt.
     is_delay = cause is not None and cause.cause == "host_launch_delay"
-    if not is_delay and situation.simulation_error_mean >= _LARGE_REPLAY_ERROR:
+    if not is_delay and situation.is_replay_far_off:
         words += ", too large to trust the cause: check clocks and gaps"
     return words
 

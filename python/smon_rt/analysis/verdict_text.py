@@ -56,6 +56,8 @@ def verdict_text(situation: Situation, cause: Cause | None, action: str, actual_
 def action_of(situation: Situation, cause: Cause | None) -> str:
     """What to do next."""
     if cause is None:
+        if situation.is_replay_far_off:
+            return "check that clocks agree and every op is recorded, then analyse again: the replay is too far off"
         if situation.is_worth_fixing:
             return "no single repair helps: see the table by kind, and record more steps"
         return "nothing to repair"
@@ -145,6 +147,8 @@ def _cause_line(situation: Situation, cause: Cause | None) -> str:
         if largest is None or not situation.base_s > 0:
             return "none: no repair gives anything back"
         part = percent(largest.gain_s_per_step / situation.base_s, 1)
+        if situation.is_replay_far_off:
+            return f"none can be told: the replay does not meet the recording (the largest would be {_place(largest)})"
         return f"none stands out: the largest, {_place(largest)}, is {part} of the step"
     words = [_place(cause) + ":"]
     if cause.cause == "worker":
@@ -166,7 +170,8 @@ def _place(cause: Cause) -> str:
     if cause.cause == "worker":
         others = len(cause.detail.get("workers", ())) - 1
         more = f" and {others} more" if others > 0 else ""
-        return f"worker: rank {where.rank} (dp {where.dp_rank}, stage {where.stage}){_machine(where)}{more}"
+        rank = "not recorded" if where.rank is None else f"rank {where.rank}"
+        return f"worker: {rank} (dp {where.dp_rank}, stage {where.stage}){_machine(where)}{more}"
     return f"stage {where.stage}" if cause.cause == "stage" else CAUSE_WORDS[cause.cause]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING, Literal, TextIO
 
 from smon_rt.analysis.input_file import shown
 from smon_rt.analysis.report import Report
@@ -94,9 +94,11 @@ def _print_rich_table(console: Console, table: Table) -> None:
     from rich.text import Text
 
     title = Text(table.title, style="bold")
-    rich_table = RichTable(box=box.SIMPLE_HEAD, title_justify="left", title=title, pad_edge=False)
+    rich_table = RichTable(box=box.SIMPLE_HEAD, title_justify="left", title=title, pad_edge=False, padding=(0, 1, 0, 0))
     for column, name in enumerate(table.columns):
-        rich_table.add_column(Text(name), justify="left" if table.is_text(column) else "right")
+        justify: Literal["left", "right"] = "left" if table.is_text(column) else "right"
+        # Names stay whole: on a narrow terminal the columns of numbers wrap.
+        rich_table.add_column(Text(name), justify=justify, no_wrap=column == 0, overflow="fold")
     for row in table.rows:
         rich_table.add_row(*(Text(cell) for cell in row))
     console.print()
