@@ -17,7 +17,7 @@ from smon_rt.kinds import KIND_NAMES
 from smon_rt.synth import JobSpec, Plant, make_job
 from smon_rt.trace.kinds import FLAGS
 from tests.python.recorded_jobs import WAIT_RETURN, HostClock, RecordedJob
-from tests.python.smon_files import TestSpan, packet, step_packet, write_rank
+from tests.python.smon_files import TestSpan, packet, span_packet, step_packet, write_rank
 
 SPEC = JobSpec(dp=2, pp=3, microbatches=4, steps=3, noise=0.1, plants=(Plant(1, 1.5),), seed=3)
 
@@ -296,3 +296,18 @@ def test_who_saw_the_end_of_a_communication_is_told_apart(tmp_path: Path) -> Non
     write_rank(tmp_path, list(ends.values()))
     found = {row["seq_id"]: row["is_waited"] for row in rows_of(read_smon([tmp_path]))}
     assert found == dict(enumerate([1, 1, 2, 2, 0]))
+
+
+def test_data_that_another_thread_loads_holds_nobody_up(tmp_path: Path) -> None:
+    train = [
+        TestSpan(kind="forward_compute", start_ns=100, duration_ns=50, microbatch=0),
+        TestSpan(kind="data_loading"),
+    ]
+    # A backward may end on another thread, and more of them than forwards.
+    other = [TestSpan(kind="backward_compute", start_ns=200 + n, microbatch=n, op_index=n) for n in range(3)]
+    other.append(TestSpan(kind="data_loading", start_ns=300, duration_ns=900, op_index=1))
+    write_rank(tmp_path, packets=[span_packet(train, ring_id=1), span_packet(other, ring_id=2)])
+    trace = read_smon([tmp_path])
+    assert [row["kind"] for row in rows_of(trace)].count("data_loading") == 1
+    assert trace.recording is not None
+    assert "1 spans of data loading in other threads" in trace.recording.left_out

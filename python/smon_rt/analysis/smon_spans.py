@@ -17,6 +17,7 @@ from smon_rt.trace.spans import Array, SpanColumns
 COMPUTES = tuple(KIND_NUMBERS[name] for name in ("forward_compute", "backward_compute", "forward_backward_combined"))
 #: Work of the host that holds up the computes.
 HOST_WORK = tuple(KIND_NUMBERS[name] for name in ("data_loading", "gc", "checkpoint_snapshot", "checkpoint_wait"))
+_OF_MAIN_THREAD = (KIND_NUMBERS["forward_compute"], KIND_NUMBERS["optimizer"])
 COLLECTIVE = KIND_NUMBERS["collective"]
 WAIT_RETURN = TIME_SOURCE_NAMES.index("wait_return")
 _OPS = (*range(KIND_NUMBERS["forward_compute"], KIND_NUMBERS["checkpoint_wait"] + 1),)
@@ -106,8 +107,11 @@ def rank_ops(trace: RankTrace, worker: int, communicators: Communicators, left_o
 
 
 def _in_other_threads(trace: RankTrace) -> Array:
-    """Which spans are not of the thread that computes; none where no thread does."""
-    rings = trace.spans.ring_id[np.isin(trace.spans.kind, COMPUTES)]
+    """Which spans are not of the thread that trains; none where no thread does.
+
+    That is the one that most forwards and optimizers end on: a backward may end on the autograd engine's.
+    """
+    rings = trace.spans.ring_id[np.isin(trace.spans.kind, _OF_MAIN_THREAD)]
     if len(rings) == 0:
         return np.zeros(len(trace.spans), np.bool_)
     values, counts = np.unique(rings, return_counts=True)
