@@ -23,6 +23,7 @@ import engine
 import instructions
 import record_python
 import recorder
+import torch_hooks
 import step_overhead
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -90,6 +91,7 @@ def measure(smoke: bool) -> tuple[list[Row], list[Peer]]:
         recorder.trace_bytes,
         instructions.count_recorder,
         instructions.count_python_pair,
+        torch_hooks.measure,
         step_overhead.measure,
     ]
     for step in steps:
