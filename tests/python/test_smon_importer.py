@@ -257,6 +257,7 @@ def test_what_a_loop_does_between_two_steps_belongs_to_the_one_that_comes(tmp_pa
     write_rank(tmp_path, spans, packets=[step_packet(steps)])
     rows = rows_of(read_smon([tmp_path]))
     assert [row["step_start_ns"] for row in rows] == [0, 0, 1_000, 1_000, 2_000, 2_000]
+    assert [row["kind"] for row in rows_of(read_smon([tmp_path], range(2, 3)))] == ["data_loading", "forward_compute"]
     assert [(row["kind"], row["step"], row["seq_id"]) for row in rows] == [
         *(("data_loading", 0, 0), ("forward_compute", 0, 0)),
         *(("data_loading", 1, 0), ("forward_compute", 1, 0)),

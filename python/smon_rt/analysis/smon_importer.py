@@ -63,7 +63,8 @@ def read_smon(
     began_s = time.perf_counter()
     if steps is not None and (isinstance(steps, str | bytes) or not isinstance(steps, Container)):
         raise TypeError(f"steps must be a set or range of step numbers, not {type(steps).__name__}")
-    wanted = steps if isinstance(steps, range) and steps.step == 1 else None
+    # What a loop does before a step is recorded with the step before.
+    wanted = range(max(steps.start - 1, 0), steps.stop) if isinstance(steps, range) and steps.step == 1 else None
     reader = JobReader(paths, run_id=run_id, attempt=attempt, steps=wanted)
     trace = _JobImporter(reader).read(steps)
     return Trace(trace.job, trace.ops, _named(paths), (time.perf_counter() - began_s) * 1e3, trace.recording)
