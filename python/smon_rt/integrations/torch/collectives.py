@@ -15,18 +15,28 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 from smon_rt._backend import native
 from smon_rt.integrations import p2p_labels
 from smon_rt.integrations.state import HOST, NOT_WAITED, WAIT_RETURN, failed, mask, switch
-from smon_rt.integrations.torch import compute, gradients, groups, steps
+from smon_rt.integrations.torch import compute, gradients, groups
 from smon_rt.integrations.torch.groups import Group
 from smon_rt.kinds import KIND_NAMES
 
 __all__ = [
-    *("abort", "backward_ended", "begin", "end_all", "end_unwaited", "issued", "learn_names", "make_hooks"),
-    *("operation_named", "override", "switch_hooks", "wait", "waiting"),
+    *(
+        "Operation",
+        "abort",
+        "backward_ended",
+        "begin",
+        "end_all",
+        "end_unwaited",
+        "issued",
+        "learn_names",
+        "make_hooks",
+    ),
+    *("override", "switch_hooks", "wait", "waiting"),
 ]
 
 _COLLECTIVE, _ALL_REDUCE, _REDUCE_SCATTER = map(
@@ -46,34 +56,29 @@ _MAX_PENDING = 4096
 _NOT_AN_OPERATION = ("SPLIT", "NEW_WINDOW")
 
 
-class _Operation(NamedTuple):
+class Operation:
     """What an operation of HookOpName is."""
 
-    is_send: bool
-    is_recv: bool
-    reduces_to: int
-    """The kind that it has when it reduces gradients, 0 if it cannot."""
+    __slots__ = ("is_p2p", "is_send", "name", "reduces_to")
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.is_send = name == "SEND"
+        self.is_p2p = name in ("SEND", "RECV")
+        self.reduces_to = 0
+        """The kind that it has when it reduces gradients, 0 if it cannot."""
+        if name.startswith("ALLREDUCE"):
+            self.reduces_to = _ALL_REDUCE
+        elif name.startswith("REDUCE_SCATTER"):
+            self.reduces_to = _REDUCE_SCATTER
 
 
-class _Begun(NamedTuple):
-    """A span that is open: between the hooks, then until the wait."""
-
-    token: int
-    origin: int
-    address: int
-    """Where the result of a functional collective lies, else 0."""
-    is_on_cpu: bool
-    step: int
-
-
-class _Pending(NamedTuple):
-    """A work that was issued."""
-
-    token: int
-    issued_ticks: int
-    work: Any
-    """Keeps it alive: its identity is how the wait finds it."""
-    step: int
+# Plain tuples, which are made in a tenth of the time of anything with names.
+#: A span that is open between the hooks: token, who issues it, where the result of a functional collective lies (else
+#: 0), whether it is on the CPU, the step by our count.
+Begun = tuple[int, int, int, bool, int]
+#: A work that was issued: token, ticks then, the work itself (kept alive: its identity is how the wait finds it), step.
+_Pending = tuple[int, int, Any, int]
 
 
 class _Overrides(threading.local):
@@ -89,7 +94,7 @@ class _Hooks:
 
 
 _overrides = _Overrides()
-_operations: dict[int, tuple[str, _Operation]] = {}
+_operations: dict[int, Operation] = {}
 _pending: dict[int, _Pending] = {}
 _by_address: dict[int, int] = {}
 _own_tokens: set[int] = set()
@@ -107,7 +112,7 @@ def learn_names(names: Any) -> None:
     """Reads torch's enumeration of operations once: its members are slow to ask."""
     for name, member in names.__members__.items():
         if name not in _NOT_AN_OPERATION:
-            _operations[int(member.value)] = operation_named(name)
+            _operations[int(member.value)] = Operation(name)
 
 
 class override:  # noqa: N801
@@ -132,11 +137,22 @@ def make_hooks(group: Group) -> tuple[Callable[[Any], None], Callable[[Any], Non
             return
         try:
             operation = _operations.get(args.name.value)
-            if operation is not None:
-                frame = sys._getframe(1) if _has_caller() else None
-                begun = begin(group, operation, args.input_tensors, args.output_tensors, args.root, frame)
-                if begun is not None:
-                    group.issued[args.op_id] = begun
+            if operation is None:
+                return
+            try:
+                frame = sys._getframe(1)
+            except ValueError:  # on a thread of the autograd engine the hook may be all the Python there is
+                frame = None
+            # Each of these is a call into torch, so only what is needed is read.
+            tensors = args.input_tensors or args.output_tensors
+            root = args.root if operation.is_p2p else -1
+            address = 0
+            origin = gradients.origin_of(frame)
+            if origin == gradients.FUNCTIONAL:
+                address = (args.output_tensors or tensors)[0].data_ptr()
+            begun = begin(group, operation, tensors, root, origin, frame, address)
+            if begun is not None:
+                group.issued[args.op_id] = begun
         except Exception as error:
             failed("torch.c10d", error)
 
@@ -153,56 +169,35 @@ def make_hooks(group: Group) -> tuple[Callable[[Any], None], Callable[[Any], Non
     return before, after
 
 
-def _has_caller() -> bool:
-    """Whether Python code called: on a thread of the autograd engine the hook may be all there is."""
-    try:
-        sys._getframe(2)
-    except ValueError:
-        return False
-    return True
-
-
-def operation_named(name: str) -> tuple[str, _Operation]:
-    """An operation by its name in HookOpName."""
-    reduces_to = 0
-    if name.startswith("ALLREDUCE"):
-        reduces_to = _ALL_REDUCE
-    elif name.startswith("REDUCE_SCATTER"):
-        reduces_to = _REDUCE_SCATTER
-    return name, _Operation(name == "SEND", name == "RECV", reduces_to)
-
-
 def begin(
     group: Group,
-    operation: tuple[str, _Operation],
-    inputs: list[Any],
-    outputs: list[Any],
+    operation: Operation,
+    tensors: list[Any],
     root: int,
+    origin: int,
     frame: Any,
+    address: int = 0,
     flags: int = 0,
-) -> _Begun | None:
+) -> Begun | None:
     """Opens the span of an operation that is about to be issued; None if it has none of its own."""
-    name, what = operation
-    for other in steps.on_other_work:
-        other()
+    compute.close_forward()
     comm_id = group.comm_id if group.recording == switch.recording else group.register()
     peer = microbatch = chunk = -1
-    tensors = inputs or outputs
     payload_bytes = tensors[0].nbytes if len(tensors) == 1 else sum(tensor.nbytes for tensor in tensors)
-    origin = gradients.origin_of(frame)
-    if what.is_send or what.is_recv:
+    overridden = _overrides.kinds
+    if operation.is_p2p:
         peer = group.members[root] if root >= 0 else -1
-        label = p2p_labels.take(tensors[0], what.is_send) if tensors else None
+        label = p2p_labels.take(tensors[0], operation.is_send) if tensors else None
         if label is not None:
             kind, microbatch, chunk = label
-        elif _overrides.kinds is not None:
-            kind = _overrides.kinds.get(name, _COLLECTIVE)
+        elif overridden is not None:
+            kind = overridden.get(operation.name, _COLLECTIVE)
         else:
-            kind = _direction(group.members[group.rank], peer, what.is_send)
-    elif _overrides.kinds is not None:
-        kind = _overrides.kinds.get(name, _COLLECTIVE)
-    elif what.reduces_to and gradients.are_reduced(origin, frame, tensors):
-        kind = what.reduces_to
+            kind = _direction(group.members[group.rank], peer, operation.is_send)
+    elif overridden is not None:
+        kind = overridden.get(operation.name, _COLLECTIVE)
+    elif operation.reduces_to and gradients.are_reduced(origin, frame, tensors):
+        kind = operation.reduces_to
         if origin == gradients.ENGINE:
             compute.reduction_began()
     else:
@@ -215,10 +210,7 @@ def begin(
     if not token:
         return None
     _own_tokens.add(token)
-    address = 0
-    if origin == gradients.FUNCTIONAL:
-        address = (outputs or inputs)[0].data_ptr()
-    return _Begun(token, origin, address, bool(tensors) and tensors[0].is_cpu, _steps)
+    return token, origin, address, bool(tensors) and tensors[0].is_cpu, _steps
 
 
 def _direction(rank: int, peer: int, is_send: bool) -> int:
@@ -229,22 +221,23 @@ def _direction(rank: int, peer: int, is_send: bool) -> int:
     return _BACKWARD_SEND if is_send else _BACKWARD_RECV
 
 
-def issued(begun: _Begun, work: Any) -> None:
+def issued(begun: Begun, work: Any) -> None:
     """The operation has been issued: its span ends with the wait for this work, or now if there is none."""
+    token, origin, address, is_on_cpu, _ = begun
     if work is None:  # it was done inside the call
-        _end(begun.token, 0, WAIT_RETURN, 0)
+        _end(token, 0, WAIT_RETURN, 0)
         return
     if len(_pending) >= _MAX_PENDING:
         _end_as_issued(next(iter(_pending)))
     key = id(work)
     if key in _pending:  # one work of several operations, as of coalesced ones
         _end_as_issued(key)
-    _pending[key] = _Pending(begun.token, native.ticks(), work, _steps)
-    if begun.address:
-        _by_address[begun.address] = key
-    elif begun.origin != gradients.PYTHON and begun.is_on_cpu:
+    _pending[key] = token, native.ticks(), work, _steps
+    if address:
+        _by_address[address] = key
+    elif origin != gradients.PYTHON and is_on_cpu:
         _end_with_future(key, work)
-    if begun.origin == gradients.ENGINE:
+    if origin == gradients.ENGINE:
         _reductions.append(key)
 
 
@@ -253,7 +246,7 @@ def _end_with_future(key: int, work: Any) -> None:
         try:
             pending = _pending.pop(key, None)
             if pending is not None:
-                _end(pending.token, 0, WAIT_RETURN, 0)
+                _end(pending[0], 0, WAIT_RETURN, 0)
         except Exception as error:
             failed("torch.c10d", error)
 
@@ -268,7 +261,7 @@ def backward_ended() -> None:
     while _reductions:
         pending = _pending.pop(_reductions.pop(), None)
         if pending is not None:
-            _end(pending.token, 0, WAIT_RETURN, 0)
+            _end(pending[0], 0, WAIT_RETURN, 0)
 
 
 def wait(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -281,10 +274,10 @@ def wait(original: Callable[..., Any]) -> Callable[..., Any]:
         try:
             result = original(self, *args, **kwargs)
         except BaseException:
-            _own_tokens.discard(pending.token)
-            native.abort(pending.token)
+            _own_tokens.discard(pending[0])
+            native.abort(pending[0])
             raise
-        _end(pending.token, 0, WAIT_RETURN, 0)
+        _end(pending[0], 0, WAIT_RETURN, 0)
         return result
 
     return wait_for_work
@@ -295,7 +288,7 @@ def waited_tensor(address: int) -> None:
     key = _by_address.pop(address, 0)
     pending = _pending.pop(key, None)
     if pending is not None:
-        _end(pending.token, 0, WAIT_RETURN, 0)
+        _end(pending[0], 0, WAIT_RETURN, 0)
 
 
 def waiting(original: Callable[..., Any], tensors_of: Callable[[Any], list[Any]]) -> Callable[..., Any]:
@@ -324,14 +317,14 @@ def _end(token: int, ticks: int, source: int, flags: int) -> None:
 def _end_as_issued(key: int) -> None:
     pending = _pending.pop(key, None)
     if pending is not None:
-        _end(pending.token, pending.issued_ticks, HOST, NOT_WAITED)
+        _end(pending[0], pending[1], HOST, NOT_WAITED)
 
 
-def abort(begun: _Begun | None) -> None:
+def abort(begun: Begun | None) -> None:
     """The operation could not be issued."""
     if begun is not None:
-        _own_tokens.discard(begun.token)
-        native.abort(begun.token)
+        _own_tokens.discard(begun[0])
+        native.abort(begun[0])
 
 
 def end_unwaited() -> None:
@@ -341,12 +334,12 @@ def end_unwaited() -> None:
     for group in groups.all_known():
         if group.issued:
             for op_id, begun in list(group.issued.items()):
-                if begun.step < _steps - 1:  # the operation raised, and torch called no post-hook
+                if begun[4] < _steps - 1:  # the operation raised, and torch called no post-hook
                     del group.issued[op_id]
                     abort(begun)
     if _pending:
         for key, pending in list(_pending.items()):
-            if pending.step < _steps - 1:
+            if pending[3] < _steps - 1:
                 _end_as_issued(key)
     if len(_by_address) > _MAX_PENDING:
         _by_address.clear()

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 from smon_rt.integrations.state import FALLBACK_HOOK, failed, switch
-from smon_rt.integrations.torch import collectives, groups
+from smon_rt.integrations.torch import collectives, gradients, groups
 
 __all__ = ["install"]
 
@@ -59,17 +59,17 @@ def install(owner: Any, replace: Callable[[Any, str, Callable[..., Any]], None])
 def _recorded(
     original: Callable[..., Any], name: str, inputs_at: int, outputs_at: int | None, peer_at: int | None
 ) -> Callable[..., Any]:
-    operation = collectives.operation_named(name)
+    operation = collectives.Operation(name)
 
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:
         begun = None
         if switch.is_on:
             try:
-                inputs = _tensors(args, inputs_at)
-                outputs = [] if outputs_at is None else _tensors(args, outputs_at)
+                tensors = _tensors(args, inputs_at) or ([] if outputs_at is None else _tensors(args, outputs_at))
                 peer = args[peer_at] if peer_at is not None and len(args) > peer_at else -1
                 frame = sys._getframe(1)
-                begun = collectives.begin(_group_of(self), operation, inputs, outputs, peer, frame, FALLBACK_HOOK)
+                origin = gradients.origin_of(frame)
+                begun = collectives.begin(_group_of(self), operation, tensors, peer, origin, frame, flags=FALLBACK_HOOK)
             except Exception as error:
                 failed("torch.c10d_fallback", error)
         try:
