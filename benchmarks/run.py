@@ -23,8 +23,8 @@ import engine
 import instructions
 import record_python
 import recorder
-import torch_hooks
 import step_overhead
+import torch_hooks
 
 ROOT = Path(__file__).resolve().parent.parent
 BASELINES = ROOT / "benchmarks" / "baseline"
@@ -91,8 +91,8 @@ def measure(smoke: bool) -> tuple[list[Row], list[Peer]]:
         recorder.trace_bytes,
         instructions.count_recorder,
         instructions.count_python_pair,
-        torch_hooks.measure,
         step_overhead.measure,
+        torch_hooks.measure,
     ]
     for step in steps:
         step(smoke, record)
