@@ -175,6 +175,7 @@ def test_a_rank_that_was_cut_short_does_not_cost_the_others_their_steps(tmp_path
     assert {row["rank"] for row in rows_of(trace)} == {0, 1, 2, 4, 5}
     assert trace.recording is not None
     assert "rank 3, which was cut short (2 steps)" in trace.recording.left_out
+    assert (1, 1) not in trace.recording.members
 
 
 def test_steps_asked_for_are_the_ones_there(tmp_path: Path) -> None:

@@ -169,7 +169,7 @@ class _JobImporter:
         if (lowest < 0).any():
             ops = ops.replace(start_ns=starts_without_waits_for_missing(ops, groups.group_id))
         batch = self._batch(dataclasses.replace(merged, ops=ops), groups, layout)
-        recording = self._recording(alignment, merged, groups)
+        recording = self._recording(alignment, merged, groups, set(np.unique(ranks.rank).tolist()))
         return Trace(job, batch, "", 0.0, recording)
 
     def _batch(self, merged: WorkerOps, groups: Groups, layout: Layout) -> pa.RecordBatch:
@@ -203,8 +203,12 @@ class _JobImporter:
         arrays = [pa.array(values[order].astype(kind.to_pandas_dtype()), kind) for values, kind in columns.values()]
         return pa.record_batch(arrays, names=list(columns))
 
-    def _recording(self, alignment: ClockAlignment, merged: WorkerOps, groups: Groups) -> Recording:
+    def _recording(self, alignment: ClockAlignment, merged: WorkerOps, groups: Groups, analysed: set[int]) -> Recording:
         job = self._reader.job
+        workers = {
+            place: [member for member in members if member.rank in analysed]
+            for place, members in self._layout.workers.items()
+        }
         missing = [rank for first, last in job.missing_ranges() for rank in range(first, last + 1)]
         sources = np.bincount(merged.ops.time_source, minlength=256)
         bound_ns = alignment.bound_ns
@@ -213,7 +217,7 @@ class _JobImporter:
             files = sum(other.file_count for other in job.other_runs)
             left_out.append(f"{counted(files, 'file')} of other runs (--run, --attempt)")
         return Recording(
-            members=self._layout.workers,
+            members={place: members for place, members in workers.items() if members},
             missing_ranks=tuple(missing),
             world_size=self._layout.world_size,
             clock_bound_s=None if bound_ns is None else (bound_ns + self._device_bound_ns) / 1e9,
