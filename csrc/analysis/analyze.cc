@@ -62,7 +62,11 @@ void break_down(const WhatIf& what_if, const References& references, ReplayCount
   }
 }
 
-void contribute(const WhatIf& what_if, ReplayCounter& counter, Analysis& result) {
+HostRemoval host_removal_of(const AnalyzeOptions& options) {
+  return options.rules == Rules::kReference ? HostRemoval::kToMean : HostRemoval::kVanishes;
+}
+
+void contribute(const WhatIf& what_if, const AnalyzeOptions& options, ReplayCounter& counter, Analysis& result) {
   const std::size_t dp_size = what_if.dp_size();
   const std::size_t pp_size = what_if.pp_size();
   const LossRange range{mean(result.nodelay_step_ns), mean(result.ideal_step_ns)};
@@ -81,7 +85,7 @@ void contribute(const WhatIf& what_if, ReplayCounter& counter, Analysis& result)
   const std::size_t worst = index_of_largest(recorded_workers);
   result.worst_worker = {worst / pp_size, worst % pp_size};
   result.worst_stage = index_of_largest(result.slowdowns.stage.ratios);
-  result.removals = removals(what_if, result.worst_worker, result.worst_stage, counter);
+  result.removals = removals(what_if, result.worst_worker, result.worst_stage, counter, host_removal_of(options));
 }
 
 Fidelity fidelity_of(const Analysis& result, const OpTiming& timing, const TimingRules& timing_rules) {
@@ -155,14 +159,15 @@ Result<Analysis> analyze(const OpColumns& columns, const JobLayout& layout, cons
   if (!timing) return timing.error();
   const WhatIf what_if(graph, *timing, static_cast<std::size_t>(layout.dp_size),
                        static_cast<std::size_t>(layout.pp_size));
-  ReplayCounter counter(progress, slowdown_replay_count(what_if) + kContributionReplays + removal_replay_count());
+  ReplayCounter counter(
+      progress, slowdown_replay_count(what_if) + kContributionReplays + removal_replay_count(host_removal_of(options)));
   const References references = replay_references(what_if, result);
   if (*std::min_element(references.ideal_ns.begin(), references.ideal_ns.end()) <= 0 ||
       *std::min_element(references.nodelay_ns.begin(), references.nodelay_ns.end()) <= 0) {
     return Error{"all ops of a step last 0 s: nothing to analyse"};
   }
   break_down(what_if, references, counter, result);
-  if (!counter.stopped()) contribute(what_if, counter, result);
+  if (!counter.stopped()) contribute(what_if, options, counter, result);
   if (counter.stopped()) return Error{"stopped"};
   result.forward_backward = forward_backward(what_if);
   result.forward_medians_ns = worker_medians_ns(what_if, Kind::kForwardCompute);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <string_view>
 
 #include "analysis/statistics.h"
 
@@ -66,7 +67,7 @@ WorkerSet slowest_workers(const std::vector<double>& scores, const std::vector<s
 }
 
 std::vector<Removal> removals(const WhatIf& what_if, std::pair<std::size_t, std::size_t> worst_worker,
-                              std::size_t worst_stage, ReplayCounter& counter) {
+                              std::size_t worst_stage, ReplayCounter& counter, HostRemoval host_removal) {
   WorkerSet worker(what_if.dp_size(), what_if.pp_size());
   worker.add(worst_worker.first, worst_worker.second);
   std::vector<Removal> result;
@@ -76,7 +77,14 @@ std::vector<Removal> removals(const WhatIf& what_if, std::pair<std::size_t, std:
     result.push_back({name, {}});
     scenarios.push_back(std::move(scenario));
   };
-  for (const NamedPredicate& kind : kRemovableKinds) add(kind.name, what_if.nodelay_except(kind.chooses));
+  const bool vanishes = host_removal == HostRemoval::kVanishes;
+  for (const NamedPredicate& kind : kRemovableKinds) {
+    const bool is_gc = std::string_view(kind.name) == "gc";
+    add(kind.name, vanishes && is_gc ? what_if.nodelay_without(kind.chooses) : what_if.nodelay_except(kind.chooses));
+  }
+  if (vanishes) {
+    add("data_loading", what_if.nodelay_without([](const Op& op) { return op.kind == Kind::kDataLoading; }));
+  }
   add("sequence_length", what_if.nodelay_with_even_microbatches());
   add("worker", what_if.nodelay_except(worker));
   add("stage", what_if.nodelay_except([&](const Op& op) { return static_cast<std::size_t>(op.stage) == worst_stage; }));
@@ -85,8 +93,8 @@ std::vector<Removal> removals(const WhatIf& what_if, std::pair<std::size_t, std:
   return result;
 }
 
-int removal_replay_count() {
-  return static_cast<int>(kRemovableKinds.size()) + 3;
+int removal_replay_count(HostRemoval host_removal) {
+  return static_cast<int>(kRemovableKinds.size()) + (host_removal == HostRemoval::kVanishes ? 4 : 3);
 }
 
 }  // namespace smon_rt::analysis

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <string>
 #include <utility>
 #include <vector>
@@ -40,9 +41,16 @@ struct Removal {
   std::vector<double> step_ns;
 };
 
+/// What the removal of work of the host means.
+enum class HostRemoval : std::uint8_t {
+  kToMean,    // gc at its mean, as the published analyzer has it; no data loading
+  kVanishes,  // gc and data loading take no time: a collection that happens in few steps has a mean of its own
+};
+
 /// Removals of communication, gc, optimizer, uneven microbatches, one worker, one stage, and of all at once.
 std::vector<Removal> removals(const WhatIf& what_if, std::pair<std::size_t, std::size_t> worst_worker,
-                              std::size_t worst_stage, ReplayCounter& counter);
-int removal_replay_count();
+                              std::size_t worst_stage, ReplayCounter& counter,
+                              HostRemoval host_removal = HostRemoval::kToMean);
+int removal_replay_count(HostRemoval host_removal = HostRemoval::kToMean);
 
 }  // namespace smon_rt::analysis

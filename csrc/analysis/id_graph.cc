@@ -145,23 +145,31 @@ class IdRules {
   void look_at(std::span<const LaunchedOp> launches, const LaneTimes& times) {
     const WorkerTracks tracks(ops_, launches, times);
     std::array<std::optional<OpIndex>, kKindCount> last_of_kind;
+    LaunchedOp last;
     std::optional<OpIndex> last_compute;
+    bool is_first = true;
     for (const LaunchedOp& launched : launches) {
       const Kind kind = op(launched.op).kind;
-      if (launched.is_in_stream) {
-        if (launched.was_inside && last_compute) look_at_inside(*last_compute, launched.op);
-        if (!launched.was_inside) last_compute = launched.op;
-        if (kind == Kind::kOptimizer || kind == Kind::kOptimizerClipMainGrad) {
-          see_communication_before(launched.op, tracks, times);
-        }
-        continue;
+      if (launched.is_in_stream && !launched.was_inside) last_compute = launched.op;
+      if (launched.was_inside && last_compute) look_at_inside(*last_compute, launched.op);
+      if (launched.is_in_stream || launched.was_inside) {
+        // Between stream ops alone the merged order holds; communication inside a compute in this lane may be
+        // overlapped with it in another.
+        const bool is_sure = last.is_in_stream && launched.is_in_stream;
+        if (!is_first && !is_sure) seen(last.op, launched.op);
+        last = launched;
+        is_first = false;
       }
-      std::optional<OpIndex>& last = last_of_kind[static_cast<std::size_t>(kind)];
-      seen(last, launched.op);
-      last = launched.op;
+      if (kind == Kind::kOptimizer || kind == Kind::kOptimizerClipMainGrad) {
+        see_communication_before(launched.op, tracks, times);
+      }
+      if (launched.is_in_stream) continue;
+      std::optional<OpIndex>& last_like_it = last_of_kind[static_cast<std::size_t>(kind)];
+      seen(last_like_it, launched.op);
+      last_like_it = launched.op;
       if (role_of(kind) == Role::kP2p) {
         look_at_transfer(launched.op, tracks, times);
-      } else {
+      } else if (!launched.was_inside) {
         look_at_collective(launched.op, tracks, times);
       }
     }

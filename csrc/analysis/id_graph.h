@@ -20,7 +20,7 @@ namespace smon_rt::analysis {
 ///   last backward send;
 /// - a gather → the next forward of its chunk; any `collective` → what its host ran next; all collectives → the clip or
 ///   optimizer after them.
-/// What a compute had inside it (launch_order.h) keeps waiting whoever waits for the compute.
+/// - what a compute had inside it (launch_order.h) comes after the compute and before whatever waits for that.
 /// A step ends with its last op.
 ///
 /// Errors: a circle, its ops are named.

@@ -170,7 +170,7 @@ class IdLaneBuilder {
     table.starts_ns_ = LaneBuffer(kept_ops_.size() * lanes);
     table.ends_ns_ = LaneBuffer(kept_ops_.size() * lanes);
     table.step_times_ns_.assign(kept_steps_.size(), 0);
-    table.recorded_ = table.counted_ = LaneMask(kept_ops_.size(), lanes);
+    table.recorded_ = table.waited_ = LaneMask(kept_ops_.size(), lanes);
     for (OpIndex op = 0; op < kept_ops_.size(); ++op) {
       const bool counts = role_of(table.template_ops_[op].op.kind) != Role::kHost;
       for (std::size_t lane = 0; lane < lanes; ++lane) {
@@ -182,22 +182,46 @@ class IdLaneBuilder {
         start = end = 0;
         if (launch == IdCells::kNone) {
           table.recorded_.take_out(op, lane);
-          table.counted_.take_out(op, lane);
           result_.absent_op_count += counts ? 1 : 0;
           continue;
         }
-        if (!counts_in_statistics(order_.launches()[launch])) table.counted_.take_out(op, lane);
+        if (!was_waited_for(order_.launches()[launch])) table.waited_.take_out(op, lane);
         start = static_cast<double>(order_.launches()[launch].start_ns - step_starts[step]);
         end = static_cast<double>(order_.launches()[launch].end_ns - step_starts[step]);
         table.step_times_ns_[step] = std::max(table.step_times_ns_[step], end);
       }
     }
     table.takes_part_ = table.recorded_;
+    if (!c_.step_start_ns.empty()) take_worker_starts(step_starts);
   }
 
-  bool counts_in_statistics(const Launch& launch) const {
+  // Steps of pipeline stages overlap: the last stage is done first and goes on. What a step takes is what it takes one
+  // of them, and each waits for its first op from its own start.
+  void take_worker_starts(const std::vector<std::int64_t>& step_starts) {
+    LaneTable& table = result_.table;
+    table.worker_starts_ns_.assign(table.lane_count() * cells_.pp_size, 0);
+    table.step_times_ns_.assign(kept_steps_.size(), 0);
+    const std::size_t workers = cells_.dp_size * cells_.pp_size;
+    for (std::size_t step = 0; step < kept_steps_.size(); ++step) {
+      for (std::size_t worker = 0; worker < workers; ++worker) {
+        std::int64_t first = std::numeric_limits<std::int64_t>::max(), last = std::numeric_limits<std::int64_t>::min();
+        for (const Launch& launch : order_.of(kept_steps_[step] * workers + worker)) {
+          first = std::min({first, launch.start_ns, c_.step_start_ns[launch.row]});
+          last = std::max(last, launch.end_ns);
+        }
+        if (first > last) continue;
+        table.worker_starts_ns_[step * workers + worker] = static_cast<double>(first - step_starts[step]);
+        table.step_times_ns_[step] = std::max(table.step_times_ns_[step], static_cast<double>(last - first));
+      }
+    }
+  }
+
+  // What was moved out of a compute has times of our making (launch_order.h): that it ends early says nothing of
+  // clocks.
+  bool was_waited_for(const Launch& launch) const {
     const Role role = role_of(launch.kind);
-    return c_.is_waited.empty() || c_.is_waited[launch.row] != 0 || role == Role::kCompute || role == Role::kHost;
+    if (role == Role::kCompute || role == Role::kHost) return true;
+    return !launch.was_inside && (c_.is_waited.empty() || c_.is_waited[launch.row] != 0);
   }
 
   std::vector<std::int64_t> first_starts() const {

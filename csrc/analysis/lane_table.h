@@ -32,14 +32,21 @@ class LaneTable {
   /// Start and end of op `op` in each lane.
   const double* starts_ns(OpIndex op) const { return starts_ns_.data() + op * lane_count(); }
   const double* ends_ns(OpIndex op) const { return ends_ns_.data() + op * lane_count(); }
-  /// The last recorded end of each step, from the step's first recorded start.
+  /// The last recorded end of each step, from the step's first recorded start; where it is known when the workers began
+  /// their steps, the longest that one of them took.
   const std::vector<double>& step_times_ns() const { return step_times_ns_; }
   /// Lowest recorded rank of each worker: [dp_rank · pp_size + stage]; -1 for a worker without any op.
   const std::vector<std::int32_t>& worker_ranks() const { return worker_ranks_; }
   /// Lanes in which an op was recorded; elsewhere its start and end are 0. Everything by the reference rules.
   const LaneMask& recorded() const { return recorded_; }
-  /// Lanes in which an op was recorded and its times are its own: what means and medians are taken over.
-  const LaneMask& counted() const { return counted_; }
+  /// When each worker began its step, [lane · pp_size + stage], from the first that did; empty: all at once.
+  const std::vector<double>& worker_starts_ns() const { return worker_starts_ns_; }
+  double worker_start_ns(std::size_t lane, std::int32_t stage) const {
+    if (worker_starts_ns_.empty()) return 0;
+    return worker_starts_ns_[lane * (worker_starts_ns_.size() / lane_count()) + static_cast<std::size_t>(stage)];
+  }
+  /// Lanes whose end of a communication was waited for; of the others it may say nothing.
+  const LaneMask& waited() const { return waited_; }
   /// Lanes in which a replay has an op: recorded, or lost and put in where it must have been (lost_ops.h).
   const LaneMask& takes_part() const { return takes_part_; }
 
@@ -55,7 +62,8 @@ class LaneTable {
   std::vector<double> step_times_ns_;
   std::vector<std::int32_t> worker_ranks_;
   LaneMask recorded_;
-  LaneMask counted_;
+  LaneMask waited_;
+  std::vector<double> worker_starts_ns_;
   LaneMask takes_part_;
 };
 

@@ -1,6 +1,7 @@
 #include "analysis/launch_order.h"
 
 #include <algorithm>
+#include <numeric>
 #include <tuple>
 #include <unordered_map>
 
@@ -111,27 +112,29 @@ class WorkerLaunches {
     }
   }
 
-  // How long the compute stood still for each op inside it, in the order in which these ended.
-  std::vector<std::int64_t> waits() {
+  // How long the compute stood still for each op inside it.
+  std::vector<std::int64_t> waits() const {
     std::vector<std::int64_t> starts;  // ascending, as the ops are sorted
     for (std::size_t i : inside_) starts.push_back(ops_[i].start_ns);
-    std::stable_sort(inside_.begin(), inside_.end(),
-                     [&](std::size_t a, std::size_t b) { return ops_[a].end_ns < ops_[b].end_ns; });
-    std::vector<std::int64_t> result;
+    std::vector<std::size_t> by_end(inside_.size());
+    std::iota(by_end.begin(), by_end.end(), std::size_t{0});
+    std::stable_sort(by_end.begin(), by_end.end(),
+                     [&](std::size_t a, std::size_t b) { return ops_[inside_[a]].end_ns < ops_[inside_[b]].end_ns; });
+    std::vector<std::int64_t> result(inside_.size());
     std::size_t started = 0;
     bool has_ended = false;
     std::int64_t last_end = 0;
-    for (std::size_t i : inside_) {
-      const Launch& op = ops_[i];
+    for (std::size_t place : by_end) {
+      const Launch& op = ops_[inside_[place]];
       while (started < starts.size() && starts[started] < op.end_ns) ++started;
       std::int64_t since = has_ended ? std::max(op.start_ns, last_end) : op.start_ns;
       std::int64_t until = op.end_ns;
-      if (role_[i] == Role::kCollective) {
+      if (role_of(op.kind) == Role::kCollective) {
         // While it still launched others it did not wait for this one.
         if (started > 0) since = std::max(since, starts[started - 1]);
         until = std::min(until, group_starts_.of(op.row));
       }
-      result.push_back(std::max(std::int64_t{0}, until - since));
+      result[place] = std::max(std::int64_t{0}, until - since);
       last_end = op.end_ns;
       has_ended = true;
     }
@@ -152,7 +155,8 @@ class WorkerLaunches {
     }
     for (std::size_t i = 0; i < inside_.size(); ++i) {
       Launch op = ops_[inside_[i]];
-      op.is_in_stream = op.was_inside = true;
+      op.is_in_stream = role_of(op.kind) != Role::kCollective;
+      op.was_inside = true;
       op.start_ns = at;
       op.end_ns = at += wait[i];
       result_.push_back(op);

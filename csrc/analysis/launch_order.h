@@ -26,7 +26,7 @@ struct Launch {
   std::uint32_t row = 0;
   Kind kind = Kind::kStep;
   bool is_in_stream = false;  // runs in the worker's compute stream: after the one before, before the one after
-  bool was_inside = false;    // of the compute before it in the stream (before, not after, an optimizer)
+  bool was_inside = false;    // of the compute before it in the stream (of the optimizer after it)
   std::int64_t start_ns = 0;
   std::int64_t end_ns = 0;
 };

@@ -59,7 +59,7 @@ class LostOps {
   }
 
   void start(OpIndex op, std::size_t lane) {
-    double ready = 0;
+    double ready = table_.worker_start_ns(lane, graph_.op(op).stage);
     for (OpIndex before : graph_.dependencies(op)) ready = std::max(ready, table_.ends_ns(before)[lane]);
     table_.starts_ns_.data()[op * lanes_ + lane] = ready;
     table_.ends_ns_.data()[op * lanes_ + lane] = ready;

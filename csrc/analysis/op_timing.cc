@@ -30,6 +30,16 @@ void max_over_dp(double* lanes, std::size_t lane_count, std::size_t dp_size) {
   }
 }
 
+// An end that nobody waited for and that cannot be one is that of the launch: not wrong, but no transfer either.
+void count_negative_transfer(const LaneTable& table, OpIndex op, std::size_t lane, double transfer, OpTiming& timing) {
+  if (!table.waited().has(op, lane)) {
+    timing.counted.take_out(op, lane);
+    return;
+  }
+  ++timing.negative_transfer_count;
+  timing.worst_negative_transfer_ns = std::max(timing.worst_negative_transfer_ns, -transfer);
+}
+
 void measure_durations(const LaneTable& table, const OpGraph& graph, const TimingRules& rules, OpTiming& timing) {
   const std::size_t lanes = table.lane_count();
   std::vector<double> begin(lanes);
@@ -47,9 +57,8 @@ void measure_durations(const LaneTable& table, const OpGraph& graph, const Timin
       const double* ends = table.ends_ns(member);
       fill(timing.durations_ns.data() + member * lanes, timing.takes_part.of(member), lanes, [&](std::size_t l) {
         const double transfer = ends[l] - begin[l];
-        if (transfer < -rules.clock_tolerance_ns && rules.counts_negative_transfers && timing.counted.has(member, l)) {
-          ++timing.negative_transfer_count;
-          timing.worst_negative_transfer_ns = std::max(timing.worst_negative_transfer_ns, -transfer);
+        if (transfer < -rules.clock_tolerance_ns && rules.counts_negative_transfers) {
+          count_negative_transfer(table, member, l, transfer, timing);
         }
         return transfer <= rules.implausible_ns() ? 0 : transfer;
       });
@@ -62,7 +71,10 @@ void measure_launch_delays(const LaneTable& table, const OpGraph& graph, const T
   std::vector<double> ready(lanes);
   for (OpIndex op = 0; op < graph.size(); ++op) {
     const std::span<const OpIndex> dependencies = graph.dependencies(op);
-    if (dependencies.empty()) {
+    if (!table.worker_starts_ns().empty()) {
+      for (std::size_t l = 0; l < lanes; ++l) ready[l] = table.worker_start_ns(l, graph.op(op).stage);
+      for (OpIndex before : dependencies) max_into(ready.data(), table.ends_ns(before), lanes);
+    } else if (dependencies.empty()) {
       std::fill(ready.begin(), ready.end(), 0.0);
     } else {
       std::copy_n(table.ends_ns(dependencies.front()), lanes, ready.begin());
@@ -116,7 +128,7 @@ void append_counted(const OpTiming& timing, OpIndex op, std::vector<double>& val
 
 OpTiming measure_ops(const LaneTable& table, const OpGraph& graph, const TimingRules& rules) {
   OpTiming timing;
-  timing.counted = table.counted();
+  timing.counted = table.recorded();
   timing.takes_part = table.takes_part();
   timing.lane_count = table.lane_count();
   timing.durations_ns = LaneBuffer(graph.size() * timing.lane_count);

@@ -18,7 +18,7 @@ namespace smon_rt::analysis {
 ///
 /// duration: for ops of a communication group the transfer, end − max(start over the group); else end − start.
 /// launch delay: start − max(end of what it waits for), the untraced host work before it; ops that wait for nothing
-/// count from the start of the step.
+/// count from the start of the step on their worker.
 /// Method: OSDI 2025, section 3. Both are 0 in lanes that lack the op.
 struct OpTiming {
   LaneBuffer durations_ns;

@@ -55,6 +55,14 @@ Scenario WhatIf::nodelay_except(const OpPredicate& becomes_ideal) const {
   return ideal_except([&](const Op& op) { return !becomes_ideal(op); });
 }
 
+Scenario WhatIf::nodelay_without(const OpPredicate& vanishes) const {
+  Scenario scenario = nodelay();
+  for (OpIndex op = 0; op < graph_.size(); ++op) {
+    if (vanishes(graph_.op(op))) scenario.durations[op] = OpValues{};
+  }
+  return scenario;
+}
+
 Scenario WhatIf::ideal_except(const WorkerSet& keeps_recorded) const {
   Scenario scenario;
   std::vector<const std::uint64_t*> mask_of_stage;

@@ -54,6 +54,8 @@ class WhatIf {
   Scenario ideal_except(const WorkerSet& keeps_recorded) const;
   Scenario nodelay_except(const OpPredicate& becomes_ideal) const;
   Scenario nodelay_except(const WorkerSet& becomes_ideal) const;
+  /// nodelay without the chosen ops: they take no time.
+  Scenario nodelay_without(const OpPredicate& vanishes) const;
   /// nodelay plus the launch delays of the chosen ops, or of one dp rank.
   Scenario nodelay_with_launch_delays(const OpPredicate& keeps_delay) const;
   Scenario nodelay_with_launch_delays(std::size_t dp_rank) const;

@@ -241,6 +241,53 @@ TEST(AnalyzeIds, CommunicationNobodyWaitedForIsInNoMedian) {
   EXPECT_EQ(result->base_step_ns, believed->base_step_ns);
 }
 
+TEST(AnalyzeIds, AStepTakesWhatItTakesOneWorkerWhereStagesOverlapTheirSteps) {
+  // The last stage was done with the step before, and waits for this one's first microbatch since 20 us.
+  IdRows made;
+  const testing::At first{0, 0, 0}, last{0, 1, 0};
+  made.compute(first, Kind::kForwardCompute, 0, 20, 30);
+  made.add(first, Kind::kForwardSend, 30, 32, 0, 0, 1);
+  made.add(last, Kind::kForwardRecv, 0, 32, 0, 0, 1);
+  made.compute(last, Kind::kForwardCompute, 0, 32, 42);
+  made.compute(last, Kind::kBackwardCompute, 0, 42, 62);
+  made.add(last, Kind::kBackwardSend, 62, 64, 0, 0, 2);
+  made.add(first, Kind::kBackwardRecv, 32, 64, 0, 0, 2);
+  made.compute(first, Kind::kBackwardCompute, 0, 64, 84);
+  const ColumnStore store(made.rows);
+  OpColumns columns = store.view();
+  auto plain = analyze(columns, testing::layout_of(1, 2), {}, {Rules::kIds, 0});
+  std::vector<std::int64_t> step_start_ns;
+  for (const Row& row : made.rows) step_start_ns.push_back(row.stage == 0 ? 20'000 : 0);
+  columns.step_start_ns = step_start_ns;
+  auto result = analyze(columns, testing::layout_of(1, 2), {}, {Rules::kIds, 0});
+  ASSERT_TRUE(plain && result);
+  EXPECT_EQ(plain->base_step_ns, std::vector<double>{84'000});
+  EXPECT_EQ(result->base_step_ns, std::vector<double>{64'000});
+  EXPECT_EQ(result->nodelay_step_ns, std::vector<double>{64'000});
+  EXPECT_EQ(result->launch_slowdown, 1);
+  EXPECT_EQ(result->fidelity.negative_transfer_count, 0);
+}
+
+TEST(AnalyzeIds, CollectionsAndLoadingVanishWhenTheyAreRemoved) {
+  IdRows made;
+  for (std::int64_t step : {0, 1, 2, 3}) {
+    const std::int64_t gc = step == 2 ? 400 : 0;
+    made.add({0, 0, step}, Kind::kDataLoading, 0, 300);
+    made.compute({0, 0, step}, Kind::kForwardCompute, 0, 300, 1300);
+    if (gc > 0) made.add({0, 0, step}, Kind::kGc, 1300, 1300 + gc);
+    made.compute({0, 0, step}, Kind::kBackwardCompute, 0, 1300 + gc, 3300 + gc);
+    made.add({0, 0, step}, Kind::kOptimizer, 3300 + gc, 3400 + gc);
+  }
+  const Analysis result = ids_of(made.rows, testing::layout_of(1, 1));
+  auto removed = [&](const std::string& name) {
+    const auto found = std::find_if(result.removals.begin(), result.removals.end(),
+                                    [&](const Removal& removal) { return removal.name == name; });
+    return found == result.removals.end() ? std::vector<double>{} : found->step_ns;
+  };
+  EXPECT_EQ(removed("gc"), (std::vector<double>{3'400'000, 3'400'000, 3'400'000, 3'400'000}));
+  EXPECT_EQ(removed("data_loading"), (std::vector<double>{3'100'000, 3'100'000, 3'500'000, 3'100'000}));
+}
+
 TEST(AnalyzeIds, RowOrderDoesNotMatter) {
   std::vector<Row> rows = testing::make_job(uneven_lanes());
   const Analysis expected = ids_of(rows, uneven_lanes().layout());

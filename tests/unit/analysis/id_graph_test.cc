@@ -148,6 +148,33 @@ TEST(IdGraph, ASendAlsoWaitsForWhatItsComputeHadInside) {
   EXPECT_EQ(job.before(job.op(Kind::kForwardSend, 0, 0)), (Ops{job.op(kForward, 0, 0), job.op(Kind::kGc, 0)}));
 }
 
+TEST(IdGraph, CommunicationInsideAComputeComesAfterItAndBeforeWhatWaitsForIt) {
+  IdRows made;
+  for (std::int64_t step : {0, 1}) {
+    made.compute({0, 0, step}, kForward, 0, 0, 100);
+    made.add({0, 0, step}, Kind::kParamsAllGather, 40, 60);
+    made.add({0, 0, step}, Kind::kForwardSend, 100, 110, 0, 0);
+    made.compute({0, 0, step}, kForward, 1, 100, 200);
+  }
+  const IdJob job(made.rows, layout_of(1, 1));
+  const OpIndex gather = job.op(Kind::kParamsAllGather, 0), first = job.op(kForward, 0, 0);
+  EXPECT_EQ(job.before(gather), (Ops{first}));
+  EXPECT_EQ(job.before(job.op(kForward, 0, 1)), (Ops{first, gather}));
+  EXPECT_EQ(job.before(job.op(Kind::kForwardSend, 0, 0)), (Ops{first, gather}));
+}
+
+TEST(IdGraph, CommunicationInsideAComputeInOneLaneAndOverlappedInAnotherHoldsUpNobody) {
+  IdRows made;
+  for (std::int64_t step : {0, 1}) {
+    made.compute({0, 0, step}, kBackward, 0, 0, 100);
+    made.add({0, 0, step}, Kind::kGradsAllReduce, 40, step == 0 ? 60 : 120);
+    made.compute({0, 0, step}, kBackward, 1, 100, 200);
+  }
+  const IdJob job(made.rows, layout_of(1, 1));
+  EXPECT_TRUE(job.before(job.op(Kind::kGradsAllReduce, 0)).empty());
+  EXPECT_EQ(job.before(job.op(kBackward, 0, 1)), (Ops{job.op(kBackward, 0, 0)}));
+}
+
 TEST(IdGraph, ARecvPostedAheadDoesNotWaitForTheComputeBeforeItsOwn) {
   IdRows made;
   for (std::int64_t step : {0, 1}) {
