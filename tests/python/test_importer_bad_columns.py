@@ -115,7 +115,7 @@ def test_the_row_is_the_file_s_even_when_steps_are_selected(tmp_path: Path, row_
 
 def test_steps_that_are_not_there_are_refused_with_those_that_are(tmp_path: Path) -> None:
     message = refusal(write_job(tmp_path, table_of(job_rows(steps=(3, 5, 8)))), steps={4, 6})
-    assert "has none of the steps asked for (it has 3, 3 to 8)" in message
+    assert "has none of the steps asked for (it has 3 steps, 3 to 8)" in message
 
 
 def test_a_gap_in_the_stages_is_refused(tmp_path: Path) -> None:

@@ -209,3 +209,9 @@ def test_odd_keys_do_not_matter(tmp_path: Path) -> None:
 )
 def test_the_job_s_name_is_one_printable_line(tmp_path: Path, name: Any, expected: str) -> None:
     assert read_trace(write_job(tmp_path, meta=job_meta(trial_name=name))).job.name == expected
+
+
+def test_stages_that_exchange_nothing_are_refused(tmp_path: Path) -> None:
+    rows = [row for row in job_rows() if not row["optype"].endswith(("-send", "-recv"))]
+    message = refusal(write_job(tmp_path, table_of(rows)))
+    assert message.endswith("has 2 stages, but no forward-send and no forward-recv; record the messages between stages")

@@ -135,7 +135,7 @@ def test_little_lost_changes_the_headline_and_hides_no_cause() -> None:
 def test_noise_is_never_named() -> None:
     report = report_of(make_raw(delay_s=0.0, removed={"sequence_length": 0.9}))
     assert report.verdict.cause == "none"
-    assert lines_of(report)["cause"] == "none stands out: the largest, noise, is 45.0 % of the step"
+    assert lines_of(report)["cause"] == "none stands out: noise, which no repair gives back, is 45.0 % of the step"
 
 
 def test_a_gain_that_is_not_surely_above_noise_is_not_named() -> None:
@@ -229,3 +229,18 @@ def test_a_large_replay_error_casts_doubt_on_the_cause(error: float, is_doubted:
     raw = make_raw(removed={"worker": 0.9}, m_w=0.9)
     raw["fidelity"]["simulation_error_mean"] = error
     assert ("too large to trust" in lines_of(report_of(raw))["trust"]) == is_doubted
+
+
+def test_where_the_replay_is_far_off_no_cause_is_told_and_nothing_is_called_healthy() -> None:
+    raw = make_raw(delay_s=0.0, removed={"gc": 0.05})
+    raw["fidelity"]["simulation_error_mean"] = 1.007
+    lines = lines_of(report_of(raw))
+    assert lines["cause"].startswith("none can be told: the replay does not meet the recording")
+    assert lines["action"].startswith("check that clocks agree and every op is recorded")
+
+
+def test_a_job_without_a_pipeline_has_no_links_between_stages() -> None:
+    raw = make_raw(pp=1, removed={"pp_communication": 0.4}, delay_s=0.0)
+    report = report_of(raw)
+    assert report.verdict.cause == "none"
+    assert "pp_communication" not in [cause.cause for cause in report.causes]

@@ -156,7 +156,7 @@ class _ArtifactReader:
         wanted = [step for step in recorded if step in steps]
         if not wanted:
             raise self._error(
-                f"has none of the steps asked for (it has {len(recorded)}, {min(recorded)} to {max(recorded)})",
+                f"has none of the steps asked for (it has {len(recorded)} steps, {min(recorded)} to {max(recorded)})",
                 "choose others with --steps",
             )
         mask = pc.is_in(values, value_set=pa.array(wanted, values.type))

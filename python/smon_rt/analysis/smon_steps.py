@@ -81,7 +81,7 @@ class StepChoice:
         every = np.unique(np.concatenate(list(self.by_rank.values())))
         if wanted is not None and len(every):
             return (
-                f"has none of the steps asked for (it has {len(every):,}, {every[0]} to {every[-1]}); "
+                f"has none of the steps asked for (it has {len(every):,} steps, {every[0]} to {every[-1]}); "
                 "choose others with --steps"
             )
         if self.warmup:

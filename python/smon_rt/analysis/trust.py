@@ -22,7 +22,7 @@ def trust_line(situation: Situation, cause: Cause | None) -> str:
         early = f"{counted(situation.early_start_count, 'op')} before their dependencies' end"
         parts.append(f"{early} (worst {seconds(situation.early_start_worst_s)})")
     if recording is None:
-        return ", ".join([*parts, "no drops recorded, times and clocks as recorded"])
+        return ", ".join([*parts, "drops not known, times and clocks as recorded"])
     return ", ".join([*parts, *_losses(recording), _clocks(recording), *_origins(recording)])
 
 

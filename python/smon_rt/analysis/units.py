@@ -20,7 +20,7 @@ def finite_or_none(value: float | None) -> float | None:
 
 
 def three_digits(value: float) -> str:
-    """Three significant digits without an exponent, thousands separated: 17.9, 758, 12,345, 0.0123."""
+    """Three significant digits without an exponent, thousands separated: 17.9, 758, 12,345, 0.0123; 0 below 0.0001."""
     magnitude = abs(value)
     if magnitude >= 99.95:
         return f"{value:,.0f}"
@@ -29,6 +29,11 @@ def three_digits(value: float) -> str:
     if magnitude >= 0.9995:
         return f"{value:.2f}"
     return f"{value:.3g}" if magnitude >= 1e-4 else "0"
+
+
+def hours(value: float) -> str:
+    """GPU-hours; a small loss is not called none."""
+    return "under 0.001" if 0 < value < 0.001 else three_digits(value)
 
 
 def seconds(value: float | None) -> str:

@@ -8,6 +8,7 @@ from smon_rt.analysis.situation import Situation, gpu_hours, gpu_hours_per_day
 from smon_rt.analysis.trust import trust_line
 from smon_rt.analysis.units import (
     counted,
+    hours,
     is_finite,
     money,
     percent,
@@ -15,7 +16,6 @@ from smon_rt.analysis.units import (
     ratio,
     seconds,
     seconds_change,
-    three_digits,
 )
 
 _LABEL_WIDTH = 9
@@ -144,9 +144,11 @@ def _slowdown_line(situation: Situation, cause: Cause | None) -> str:
 def _cause_line(situation: Situation, cause: Cause | None) -> str:
     if cause is None:
         largest = next((other for other in situation.causes if other.gain_s_per_step > 0), None)
-        if largest is None or not situation.base_s > 0:
+        part = percent(largest.gain_s_per_step / situation.base_s, 1) if largest and situation.base_s > 0 else "nothing"
+        if largest is None or part == "nothing":
             return "none: no repair gives anything back"
-        part = percent(largest.gain_s_per_step / situation.base_s, 1)
+        if largest.cause == "noise":
+            return f"none stands out: noise, which no repair gives back, is {part} of the step"
         if situation.is_replay_far_off:
             return f"none can be told: the replay does not meet the recording (the largest would be {_place(largest)})"
         return f"none stands out: the largest, {_place(largest)}, is {part} of the step"
@@ -237,12 +239,12 @@ def _gain_line(situation: Situation, cause: Cause | None) -> str:
 
 
 def _cost_line(situation: Situation, cause: Cause | None, actual_s: float) -> str:
-    hours = gpu_hours(situation, actual_s)
+    lost = gpu_hours(situation, actual_s)
     per_day = gpu_hours_per_day(situation, actual_s)
     delays = " with launch delays" if cause is not None and cause.cause == "host_launch_delay" else ""
     steps = "this step" if situation.step_count == 1 else f"these {counted(situation.step_count, 'step')}"
     return (
-        f"{three_digits(hours)} GPU-hours{delays}, {money(hours * situation.gpu_hour_price, situation.currency)} at "
+        f"{hours(lost)} GPU-hours{delays}, {money(lost * situation.gpu_hour_price, situation.currency)} at "
         f"{price(situation.gpu_hour_price, situation.currency)} per GPU-hour in {steps}; "
-        f"{three_digits(per_day)} GPU-hours a day at this rate"
+        f"{hours(per_day)} GPU-hours a day at this rate"
     )

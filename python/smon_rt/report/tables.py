@@ -115,7 +115,9 @@ def worker_table(report: Report, count: int = WORST_WORKER_COUNT) -> Table:
     columns = ("worker", "dp", "stage", "exact", "min(dp, stage)", "forward", "backward")
     note = (
         f"M_W {ratio(report.m_w)}, M_W exact {ratio(report.m_w_exact)}, M_S {ratio(report.m_s)}: the part of the loss "
-        "that fixing the slowest 3 % of the workers, or the last stage, gives back."
+        "that fixing the slowest 3 % of the workers, or the last stage, gives back.\n"
+        "exact: slowdown if only this worker ran as recorded, all others ideally; min(dp, stage): the smaller one of "
+        "its dp rank's and its stage's, as the paper estimates it."
     )
     return Table(title, columns, tuple(rows), note)
 

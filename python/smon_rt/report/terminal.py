@@ -58,7 +58,7 @@ def plain_table(table: Table) -> str:
         )
         text.append(("  " + "  ".join(cells)).rstrip())
     if table.note:
-        text.append("  " + table.note)
+        text += ["  " + line for line in table.note.splitlines()]
     return "\n".join(text)
 
 
