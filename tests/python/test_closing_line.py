@@ -1,0 +1,78 @@
+"""Rank 0's last line: what was recorded, what it cost, and the verdict or the way to it."""
+
+from __future__ import annotations
+
+import re
+import time
+
+import pytest
+
+from tests.python.recording_process import RecordedJob, job
+
+__all__ = ["job"]
+
+_LOOP = """
+assert smon_rt.start(DIR, sample_ratio=1.0, warmup_steps=0)
+for k in range(6):
+    with smon_rt.step(k):
+        for kind in ("forward_compute", "backward_compute", "optimizer"):
+            with smon_rt.span(kind, microbatch=0 if kind != "optimizer" else -1): time.sleep(0.002)
+"""
+_LINE = r"smon_rt: 24 spans of 6 of 6 steps, none dropped, own threads \d+\.\d % of a core; verdict: smon analyze {}\n"
+
+
+def line(job: RecordedJob) -> str:
+    return _LINE.format(re.escape(str(job.folder)))
+
+
+@pytest.mark.parametrize("end", ["smon_rt.stop()", "smon_rt.stop(); smon_rt.stop()", "pass", "sys.exit(0)"])
+def test_it_is_said_once_however_the_script_ends(job: RecordedJob, end: str) -> None:
+    assert re.fullmatch(line(job), job.run(_LOOP + end).stderr)
+
+
+@pytest.mark.parametrize(
+    ("end", "environment"),
+    [
+        ("smon_rt.stop()", {"SMON_RT_LOG": "error"}),
+        ("smon_rt.stop()", {"RANK": "1", "WORLD_SIZE": "2"}),
+        ("smon_rt.stop(closing_line=False)", {}),
+        ("smon_rt.stop(closing_line=False); sys.stderr.close()", {}),
+        ("os._exit(0)", {}),
+    ],
+    ids=["log", "other_rank", "parameter", "closed_stderr", "killed"],
+)
+def test_it_is_not_said(job: RecordedJob, end: str, environment: dict[str, str]) -> None:
+    assert job.run(_LOOP + end, **environment).stderr == ""
+
+
+def test_a_job_that_has_recorded_nothing_says_nothing(job: RecordedJob) -> None:
+    assert job.run("assert smon_rt.start(DIR)\nsmon_rt.stop()").stderr == ""
+    assert job.run("assert smon_rt.start()\nwith smon_rt.step(0): pass").stderr == ""
+
+
+def test_a_forked_child_says_nothing(job: RecordedJob) -> None:
+    program = _LOOP + "child = os.fork()\nif child == 0: sys.exit(0)\nassert os.waitpid(child, 0)[1] == 0"
+    assert re.fullmatch(line(job), job.run(program).stderr)
+
+
+def test_other_nodes_have_directories_too(job: RecordedJob) -> None:
+    stderr = job.run(_LOOP, RANK="0", WORLD_SIZE="16", LOCAL_WORLD_SIZE="8").stderr
+    assert stderr.endswith(f"smon analyze {job.folder} (and the directories of the other nodes)\n")
+
+
+def test_the_verdict_is_waited_for_when_asked(job: RecordedJob) -> None:
+    stderr = job.run(_LOOP + "smon_rt.stop(verdict_within_s=50)").stderr
+    assert re.fullmatch(rf"smon_rt: slowdown .*; smon analyze {re.escape(str(job.folder))}\)\n", stderr)
+
+
+def test_a_verdict_that_takes_too_long_is_left_to_the_command(job: RecordedJob) -> None:
+    program = _LOOP + "began = time.monotonic()\nsmon_rt.stop(verdict_within_s=0.01)\nprint(time.monotonic() - began)"
+    started = time.monotonic()
+    output = job.run(program)
+    assert re.fullmatch(line(job), output.stderr)
+    assert float(output.stdout) < max(2.0, time.monotonic() - started)
+
+
+def test_what_cannot_be_analysed_leaves_the_command(job: RecordedJob) -> None:
+    program = "assert smon_rt.start(DIR)\nwith smon_rt.step(0): pass\nsmon_rt.stop(verdict_within_s=50)"
+    assert job.run(program).stderr.endswith(f"verdict: smon analyze {job.folder}\n")
