@@ -315,6 +315,9 @@ void Recorder::end_any(Token token, std::uint16_t flags, std::int64_t ticks, Tim
     }
     SpanWords words = ended_span(*slot, end_ticks, flags);
     words[span_word::kStepKindFlags] |= pack_time_source(source);
+    // A caller that remembers another span's ticks must not make this one end before it began.
+    const auto start_ticks = static_cast<std::int64_t>(words[span_word::kStart]);
+    if (end_ticks < start_ticks) words[span_word::kEnd] = words[span_word::kStart];
     push(thread, words);
   }
   // release: pairs with the acquire of the owner, which may write the slot again.
