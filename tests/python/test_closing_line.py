@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from tests.python.recording_process import RecordedJob, job
+from tests.python.recording_process import RecordedJob, finish, job
 
 __all__ = ["job"]
 
@@ -42,7 +42,7 @@ def test_it_is_said_once_however_the_script_ends(job: RecordedJob, end: str) -> 
     ids=["log", "other_rank", "parameter", "closed_stderr", "killed"],
 )
 def test_it_is_not_said(job: RecordedJob, end: str, environment: dict[str, str]) -> None:
-    assert job.run(_LOOP + end, **environment).stderr == ""
+    assert finish(job.begin(_LOOP + end, None, **environment)).stderr == ""
 
 
 def test_a_job_that_has_recorded_nothing_says_nothing(job: RecordedJob) -> None:
