@@ -6,6 +6,7 @@ import sysconfig
 
 import pytest
 
+from smon_rt.kinds import KIND_NAMES
 from tests.python.recording_process import START, RecordedJob, count_of, job
 
 __all__ = ["job"]
@@ -49,13 +50,13 @@ def test_threads_that_run_at_once_lose_nothing_silently(job: RecordedJob) -> Non
             for thread in threads: thread.join()
         status = smon_rt.status()
         assert status.stale_tokens == status.foreign_tokens == 0, status
-        assert status.recorded_spans + status.dropped_spans == {THREADS * SPANS * 3}, status
         assert not sys._is_gil_enabled()
         smon_rt.stop()
         print(smon_rt.status().dropped_spans)
         """
     )
     trace = job.trace()
-    recorded = sum(count_of(trace, kind) for kind in ("forward_compute", "backward_compute", "user"))
-    assert recorded + sum(trace.losses.dropped_by_kind.values()) == THREADS * SPANS * 3
+    for kind in ("forward_compute", "backward_compute", "user"):  # collections of garbage are spans, too
+        dropped = trace.losses.dropped_by_kind.get(KIND_NAMES.index(kind), 0)
+        assert count_of(trace, kind) + dropped == THREADS * SPANS, kind
     assert trace.repeated_span_count == trace.missing_span_count == 0
