@@ -45,10 +45,8 @@ build: setup ## release build, Python modules in place
 	@cmake --build --preset release
 
 .PHONY: demo
-demo: build ## a synthetic job with a planted slow worker, its verdict and its report
-	@mkdir -p build/demo
-	smon synth -o build/demo/job.parquet --dp 4 --pp 4 --tp 1 --microbatches 8 --steps 20 --plant worker=1,0:1.5 --seed 7
-	smon analyze build/demo/job.parquet --html $(CURDIR)/build/demo/report.html
+demo: build ## train a small pipelined model with one slow worker, 4 processes; the verdict must name it
+	@python examples/demo.py $(CURDIR)/build/demo
 
 .PHONY: test
 test: build ## everything a contributor needs: C++ and Python tests
