@@ -11,27 +11,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from smon_rt.analysis.job_meta import Job
+
 IDEAL_S = 1.0
-
-
-@dataclass
-class FakeJob:
-    """The fields of the importer's Job that a report reads."""
-
-    name: str = "job"
-    dp_size: int = 4
-    pp_size: int = 4
-    tp_size: int = 1
-    cp_size: int = 1
-    vpp_size: int = 1
-    world_size: int = 16
 
 
 @dataclass
 class FakeTrace:
     """The fields of the importer's Trace that a report reads."""
 
-    job: FakeJob
+    job: Job
     path: str = "trace.parquet"
     read_ms: float = 1.5
     ops: Any = None
@@ -41,7 +30,7 @@ class FakeTrace:
 def make_trace(raw: dict[str, Any], *, name: str = "job", tp: int = 1, path: str = "trace.parquet") -> Any:
     """A trace whose layout is that of `raw`."""
     dp, pp = raw["dp_size"], raw["pp_size"]
-    return FakeTrace(FakeJob(name, dp, pp, tp, 1, 1, dp * pp * tp), path)
+    return FakeTrace(Job(name, dp, pp, tp, 1, 1, dp * pp * tp), path)
 
 
 def make_raw(

@@ -65,7 +65,8 @@ def test_the_file_has_the_columns_and_the_record_of_the_artifact(tmp_path: Path)
     assert [row_key(row) for row in mine] == [row_key(row) for row in theirs]
     assert [row["duration"] for row in mine] == pytest.approx([row["duration"] for row in theirs], abs=1e-9)
     record = yaml.safe_load((tmp_path / "out.yaml").read_text(encoding="utf-8"))
-    assert record == {**job.meta, "trial_name": "job"}
+    assert record == {**job.meta, "trial_name": "job", "has_device_times": False}
+    assert "host time only" in analyze(tmp_path / "out.parquet").verdict.text.splitlines()[-1]
 
 
 def row_key(row: dict[str, Any]) -> tuple[Any, ...]:

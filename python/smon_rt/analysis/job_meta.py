@@ -34,7 +34,8 @@ _SIZES = (
 class Job:
     """How a job is laid out: world_size = dp_size * pp_size * tp_size * cp_size.
 
-    `vpp_size` is the number of model chunks a stage holds. `cp_size` is the artifact's dsp_size.
+    `vpp_size` is the number of model chunks a stage holds. `cp_size` is the artifact's dsp_size. `has_device_times` is
+    False where the times are known to be the host's alone, as `smon export` writes it, and None where nothing is said.
     """
 
     name: str
@@ -44,10 +45,11 @@ class Job:
     cp_size: int
     vpp_size: int
     world_size: int
+    has_device_times: bool | None = None
 
     def sizes(self) -> dict[str, int]:
         """The sizes by name, as the engine takes them."""
-        return {name: value for name, value in vars(self).items() if name != "name"}
+        return {name: value for name, value in vars(self).items() if name not in ("name", "has_device_times")}
 
 
 class _MetaLoader(yaml.SafeLoader):
@@ -85,7 +87,9 @@ def read_job(path: str, fallback_name: str) -> Job:
     if world != product:
         factors = " * ".join(f"{key} {sizes[field]}" for key, field, _ in _SIZES if field != "vpp_size")
         raise TraceError(f"{name}: world_size is {world}, but {factors} = {product}; correct the job's record")
-    return Job(name=_job_name(record, fallback_name), world_size=world, **sizes)
+    said = record.get("has_device_times")
+    has_device_times = said if isinstance(said, bool) else None
+    return Job(_job_name(record, fallback_name), world_size=world, has_device_times=has_device_times, **sizes)
 
 
 def find_meta(trace: str) -> str:

@@ -307,6 +307,7 @@ def _situation(
         gpu_hour_price=options.gpu_hour_price,
         currency=options.currency,
         recording=recording,
+        has_device_times=job.has_device_times,
     )
 
 

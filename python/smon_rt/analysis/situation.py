@@ -48,6 +48,7 @@ class Situation:
     gpu_hour_price: float
     currency: str
     recording: Recording | None = None
+    has_device_times: bool | None = None
 
     @property
     def is_worth_fixing(self) -> bool:

@@ -65,7 +65,8 @@ class JobLayout:
 
     def job(self, name: str) -> Job:
         """The job's record."""
-        return Job(name=name, vpp_size=self.vpp_size, world_size=self.world_size, **self.sizes)
+        sizes = self.sizes | {"vpp_size": self.vpp_size, "world_size": self.world_size}
+        return Job(name=name, has_device_times=None, **sizes)  # each span says where its times are from
 
     def _take_sizes(self, trace: RankTrace, sizes: dict[str, int], who: str) -> None:
         world = trace.identity.world_size

@@ -22,7 +22,8 @@ def trust_line(situation: Situation, cause: Cause | None) -> str:
         early = f"{counted(situation.early_start_count, 'op')} before their dependencies' end"
         parts.append(f"{early} (worst {seconds(situation.early_start_worst_s)})")
     if recording is None:
-        return ", ".join([*parts, "drops not known, times and clocks as recorded"])
+        host = ["host time only"] if situation.has_device_times is False else []
+        return ", ".join([*parts, "drops not known, times and clocks as recorded", *host])
     return ", ".join([*parts, *_losses(recording), _clocks(recording), *_origins(recording)])
 
 

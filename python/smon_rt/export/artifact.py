@@ -53,6 +53,7 @@ class ArtifactExport:
     sizes: dict[str, int] = field(default_factory=dict)
     left_out: list[str] = field(default_factory=list)
     _member_ranks: int = 0
+    _has_device_times: bool = False
     _no_op_spans: Counter[str] = field(default_factory=Counter)
     _warmup_steps: set[int] = field(default_factory=set)
     _steps: Array | None = None
@@ -78,6 +79,7 @@ class ArtifactExport:
         self._no_op_spans["of evaluation, recomputed or aborted"] += int(np.count_nonzero(is_kind & ~is_op))
         ops = spans.take(is_kind & is_op & ~is_warmup)
         has = ops.has_device_times
+        self._has_device_times = self._has_device_times or bool(has.any())
         start_ns = np.where(has, ops.device_start_ns, ops.start_ns) + offset_ns
         self.workers[place] = _Worker(
             trace.rank, *place, ops, start_ns, np.where(has, ops.device_duration_ns, ops.duration_ns)
@@ -117,7 +119,9 @@ class ArtifactExport:
 
     def meta(self, job: JobTrace) -> str:
         """The job's record, as YAML."""
-        return yaml.safe_dump(job_record(job.run_id, job.attempt, **self.sizes), sort_keys=False)
+        record = job_record(job.run_id, job.attempt, **self.sizes)
+        # What a job on a CPU took must not pass for a GPU's times.
+        return yaml.safe_dump(record | {"has_device_times": self._has_device_times}, sort_keys=False)
 
     def _table(self, worker: _Worker, rows: Array, origin_ns: int) -> pa.Table:
         ops = worker.ops
