@@ -174,7 +174,7 @@ def test_a_notebook_shows_the_verdict_and_the_workers() -> None:
 def test_context_parallel_ranks_may_be_numbered_within_dp_rank() -> None:
     raw = make_raw(dp=4, pp=2, worker=(3, 1), removed={"worker": 0.9}, m_w=0.9)
     trace = make_trace(raw)
-    trace.job.dp_size, trace.job.cp_size, trace.job.tp_size, trace.job.world_size = 2, 2, 8, 64
+    trace.job = dataclasses.replace(trace.job, dp_size=2, cp_size=2, tp_size=8, world_size=64)
     report = Report.from_raw(raw, trace)  # type: ignore[arg-type]
     validate(report)
     assert "its 8 tp members move together" in report.verdict.text
