@@ -341,8 +341,11 @@ def end_unwaited() -> None:
         for key, pending in list(_pending.items()):
             if pending[3] < _steps - 1:
                 _end_as_issued(key)
-    if len(_by_address) > _MAX_PENDING:
-        _by_address.clear()
+    # What was waited for where nobody saw it; identities and addresses come again.
+    _reductions[:] = [key for key in _reductions if key in _pending]
+    for address, key in list(_by_address.items()):
+        if key not in _pending:
+            del _by_address[address]
 
 
 def end_all() -> None:
