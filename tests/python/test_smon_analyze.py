@@ -12,11 +12,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from smon_rt import cli
+from smon_rt._proto import trace_pb2
 from smon_rt.analysis import analyze
 from smon_rt.report.json_output import json_schema
 from smon_rt.synth import JobSpec, Plant, make_job
-from tests.python.recorded_jobs import HostClock, RecordedJob
-from tests.python.smon_files import TestSpan, write_rank
+from tests.python.recorded_jobs import WAIT_RETURN, HostClock, RecordedJob
+from tests.python.smon_files import TestSpan, packet, step_packet, write_rank
 
 WORKER = Plant(1, 1.6, dp_rank=1)
 SPECS = {
@@ -183,3 +184,38 @@ def test_a_damaged_directory_gives_a_report_or_one_line(
         assert len(err.splitlines()) == 1
     else:
         jsonschema.validate(json.loads(out), json_schema(), cls=jsonschema.Draft202012Validator)
+
+
+def test_what_slow_loading_and_collections_cost_is_computed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    ms = 1_000_000
+    names = trace_pb2.Names(communicator=[trace_pb2.Communicator(id=1, name="dp", member_ranks=[0, 1])])
+    for rank, loading_ms, collection_ms in ((0, 2, 0), (1, 30, 10)):
+        spans, steps = [], []
+        for step in range(8):
+            at = begin = 100 * step
+            for kind, length in (
+                ("data_loading", loading_ms),
+                ("forward_compute", 10),
+                ("gc", collection_ms),
+                ("backward_compute", 20),
+            ):
+                if length:
+                    microbatch = 0 if kind.endswith("_compute") else -1
+                    times = {"start_ns": at * ms, "duration_ns": length * ms}
+                    spans.append(TestSpan(kind=kind, step=step, microbatch=microbatch, **times))
+                at += length
+            reduction = {"comm_id": 1, "comm_seq": step + 1, "time_source": WAIT_RETURN}
+            # Both wait until the slower one is there.
+            times = {"start_ns": at * ms, "duration_ns": (begin + 72 - at) * ms}
+            spans.append(TestSpan(kind="grads_all_reduce", step=step, **times, **reduction))
+            spans.append(TestSpan(kind="optimizer", step=step, start_ns=(begin + 72) * ms, duration_ns=3 * ms))
+            steps.append((step, begin * ms, 75 * ms, True, False))
+        layout = {"dp_size": 2, "dp_rank": rank}
+        packets = [packet(names=names), step_packet(steps)]
+        write_rank(tmp_path, spans, rank=rank, world_size=2, layout=layout, packets=packets)
+    report = report_of(tmp_path, capsys)
+    gains = {cause["cause"]: cause["gain_s_per_step"] for cause in report["causes"]}
+    assert report["mean_step_time_s"]["base"] == pytest.approx(0.075)
+    # Without any loading the other rank's 2 ms are gone too; without collections loading still makes rank 1 the last.
+    assert gains["data_loading"] == pytest.approx(0.030, abs=1e-4)
+    assert gains["gc"] == pytest.approx(0.010, abs=1e-4)
