@@ -58,16 +58,24 @@ def test_a_model_that_was_compiled_before_recording(torch_job: TorchJob) -> None
         _COMPILED,
         """
         call = torch.compile(Model(), backend="eager", fullgraph=True)
+        sequential = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.ReLU())
         call(torch.randn(4, 8)).sum().backward()
         start()
         for k in range(5): train(call, k)
+        # Compiled during and after the discovery; torch looks at the call of such a class itself.
+        smon_rt.detach()
+        smon_rt.attach()
+        call = torch.compile(sequential, backend="aot_eager", fullgraph=True)
+        for k in range(5, 10): train(call, k)
+        torch._dynamo.reset()
+        for k in range(10, 12): train(call, k)
         smon_rt.stop()
-        for k in range(5, 7): train(call, k)
+        for k in range(12, 14): train(call, k)
         assert not counters["graph_break"], counters["graph_break"]
         """,
     )
     (trace,) = torch_job.traces()
-    assert counts_by_step(trace, range(5)) == [{"forward_compute": 1, "backward_compute": 1}] * 5
+    assert counts_by_step(trace, range(12)) == [{"forward_compute": 1, "backward_compute": 1}] * 12
 
 
 def test_a_compiled_function_with_the_whole_model_in_it(torch_job: TorchJob) -> None:

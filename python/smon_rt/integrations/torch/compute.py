@@ -5,9 +5,8 @@ mostly a function of the script, belongs to it; if anything else that is recorde
 module returned. backward_compute is `torch.autograd.backward` up to the end of computing: what DDP waits for after that
 is its collectives' time. Calls without gradients are eval spans.
 
-Outermost modules are found by wrapping `Module.__call__`, which costs every module's call, for the first steps only;
-after that only the classes found then are wrapped. Whoever opens such a span himself (a script, a pipeline schedule) is
-left alone.
+Outermost modules are found by wrapping `Module.__call__` between their calls, for the first steps only; after that only
+the classes found then are wrapped. Whoever opens such a span himself (a script, a pipeline schedule) is left alone.
 
 Threading: the job's own threads.
 """
@@ -76,9 +75,8 @@ class Roots:
 
     def discover(self, steps_count: int = _DISCOVERY_STEPS) -> None:
         """For some steps every outermost call is noticed."""
-        if self._steps_left <= 0 and self._module.__call__ is self._call:
-            self._module.__call__ = self._discovery
         self._steps_left = steps_count
+        self._begin_discovery()
 
     def step_ended(self) -> None:
         """Ends the discovery, or begins one: gradients came from a model that was not seen."""
@@ -91,8 +89,8 @@ class Roots:
 
     def restore(self) -> None:
         """Puts every `__call__` back, except where someone has replaced ours since."""
-        self._end_discovery()
         self._steps_left = 0
+        self._end_discovery()
         for owner, (own_call, replacement) in self._classes.items():
             if vars(owner).get("__call__") is replacement:
                 if own_call is None:
@@ -100,6 +98,10 @@ class Roots:
                 else:
                     owner.__call__ = own_call  # type: ignore[method-assign]
         self._classes.clear()
+
+    def _begin_discovery(self) -> None:
+        if self._module.__call__ is self._call:  # else someone else has replaced it
+            self._module.__call__ = self._discovery
 
     def _end_discovery(self) -> None:
         if self._module.__call__ is self._discovery:
@@ -126,6 +128,8 @@ class Roots:
         except Exception as error:
             failed("torch.forward", error)
         _running.is_inside = True
+        # Not for the calls inside, which torch.compile may be looking at: what it has seen must stay as it was.
+        self._end_discovery()
         try:
             result = original(module, *args, **kwargs)
         except BaseException:
@@ -135,6 +139,8 @@ class Roots:
             raise
         finally:
             _running.is_inside = False
+            if self._steps_left > 0:
+                self._begin_discovery()
         if is_eval:
             native.end(token)
         elif token:
