@@ -22,8 +22,8 @@ for k in range(5):
 """
 
 
-# As in two containers that share a directory: each process is number 1, with a /dev/shm of its own, and /proc may be the
-# host's, where number 1 is somebody else.
+# As in two containers that share a directory: each process is number 1, with a /dev/shm of its own, and /proc may be
+# the host's, where number 1 is somebody else.
 _CONTAINER = ("unshare", "--mount", "--pid", "--fork")
 
 
