@@ -81,7 +81,7 @@ def test_the_trust_line_says_what_there_is(tmp_path: Path, capsys: pytest.Captur
     trust = report["verdict"]["text"].splitlines()[-1]
     for words in (
         "7 of 7 sampled steps, 6 of 6 workers, replay error",
-        "no drops, left out: 1 warm-up steps, clocks of 2 hosts put together by their messages within",
+        "no drops, left out: 1 warm-up step, clocks of 2 hosts put together by their messages within",
         "host time only",
     ):
         assert words in trust

@@ -147,7 +147,7 @@ def test_what_is_no_training_is_left_out_and_said(tmp_path: Path) -> None:
     assert max(row["microbatch"] for row in rows_of(trace)) < 90
     assert trace.recording is not None
     said = "; ".join(trace.recording.left_out)
-    for words in ("1 warm-up steps", "12 spans of evaluation", "6 spans recomputed in a backward", "6 spans aborted"):
+    for words in ("1 warm-up step", "12 spans of evaluation", "6 spans recomputed in a backward", "6 spans aborted"):
         assert words in said
     assert (trace.recording.step_count, trace.recording.recorded_step_count) == (2, 2)
 
@@ -312,4 +312,4 @@ def test_data_that_another_thread_loads_holds_nobody_up(tmp_path: Path) -> None:
     trace = read_smon([tmp_path])
     assert [row["kind"] for row in rows_of(trace)].count("data_loading") == 1
     assert trace.recording is not None
-    assert "1 spans of data loading in other threads" in trace.recording.left_out
+    assert "1 span of data loading in other threads" in trace.recording.left_out

@@ -212,7 +212,7 @@ class _JobImporter:
         missing = [rank for first, last in job.missing_ranges() for rank in range(first, last + 1)]
         sources = np.bincount(merged.ops.time_source, minlength=256)
         bound_ns = alignment.bound_ns
-        left_out = [f"{count:,} spans {words}" for words, count in self._left_out.items() if count]
+        left_out = [f"{counted(count, 'span')} {words}" for words, count in self._left_out.items() if count]
         if job.other_runs:
             files = sum(other.file_count for other in job.other_runs)
             left_out.append(f"{counted(files, 'file')} of other runs (--run, --attempt)")

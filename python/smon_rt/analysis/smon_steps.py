@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from smon_rt.analysis.smon_spans import OpColumns
+from smon_rt.analysis.units import counted
 from smon_rt.errors import TraceError
 from smon_rt.trace.rank_trace import RankTrace
 from smon_rt.trace.spans import Array
@@ -65,12 +66,12 @@ class StepChoice:
         """What is left out, a line each."""
         lines = []
         if self.warmup:
-            lines.append(f"{len(self.warmup):,} warm-up steps")
+            lines.append(counted(len(self.warmup), "warm-up step"))
         partial = self.recorded_count - len(self.steps)
         if partial:
-            lines.append(f"{partial:,} steps that not all ranks sampled and finished")
+            lines.append(f"{counted(partial, 'step')} that not all ranks sampled and finished")
         lines += [
-            f"rank {rank}, which was cut short ({len(self.by_rank[rank]):,} steps)"
+            f"rank {rank}, which was cut short ({counted(len(self.by_rank[rank]), 'step')})"
             for rank in self.cut_short[:_MOST_NAMED]
         ]
         if len(self.cut_short) > _MOST_NAMED:
