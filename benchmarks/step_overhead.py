@@ -2,9 +2,9 @@
 
     python benchmarks/step_overhead.py [--rounds 300]
 
-The step is a pipeline's: four microbatches forward and backward, an all-reduce of each gradient, an optimizer, with all
-hooks in. What would run on a GPU is a timed wait, so a step's wall time is the same but for what the host does; the
-host's own work is the schedule's and torch's, some milliseconds. Blocks of ten steps take turns: with the hooks out
+The step is a pipeline's: four microbatches forward and backward, an all-reduce in each of their layers, an optimizer,
+with all hooks in. What would run on a GPU is a timed wait, so a step's wall time is the same but for what the host does;
+the host's own work is the schedule's and torch's, some milliseconds. Blocks of ten steps take turns: with the hooks out
 and recording paused; with hooks, sampled and unsampled steps at random.
 
 Reported is processor time of the whole process (with the recorder's own threads) that an arm adds, as a share of the
@@ -89,6 +89,7 @@ def make_step(torch: Any) -> Callable[[], None]:
         def forward(self, x: Any) -> Any:
             for layer in self.layers:
                 x = Wait.apply(layer(x))
+                distributed.all_reduce(x.detach())  # in place, as of tensor parallelism
             return x
 
     torch.set_num_threads(1)
@@ -103,8 +104,6 @@ def make_step(torch: Any) -> Callable[[], None]:
     def step() -> None:
         optimizer.zero_grad()
         schedule.step(x, target=y)
-        for parameter in model.parameters():
-            distributed.all_reduce(parameter.grad)
         optimizer.step()
 
     return step
