@@ -29,6 +29,8 @@ _FORWARD, _BACKWARD, _EVAL = map(KIND_NAMES.index, ("forward_compute", "backward
 #: Whoever has one of these open records what this module would.
 _COMPUTE = mask("forward_compute", "backward_compute", "forward_backward_combined", "eval", "startup")
 _DISCOVERY_STEPS = 3
+#: Python forgets what it knew of some thousand classes each time `Module.__call__` changes: a tenth of a millisecond.
+_DISCOVERY_CALLS = 32
 
 Call = Callable[..., Any]
 
@@ -72,10 +74,12 @@ class Roots:
         self._classes: dict[type, tuple[Call | None, Call]] = {}
         self._discovery = self._wrapped(self._call)
         self._steps_left = 0
+        self._calls_left = 0
 
     def discover(self, steps_count: int = _DISCOVERY_STEPS) -> None:
         """For some steps every outermost call is noticed."""
         self._steps_left = steps_count
+        self._calls_left = _DISCOVERY_CALLS
         self._begin_discovery()
 
     def step_ended(self) -> None:
@@ -139,7 +143,8 @@ class Roots:
             raise
         finally:
             _running.is_inside = False
-            if self._steps_left > 0:
+            if self._steps_left > 0 and self._calls_left > 0:
+                self._calls_left -= 1
                 self._begin_discovery()
         if is_eval:
             native.end(token)
