@@ -105,7 +105,7 @@ class WorkerLaunches {
       if (role_[i] == Role::kCollective) {
         // Launched together with the compute is not launched by it.
         if (ops_[i].start_ns == ops_[container].start_ns) continue;
-        if (!c_.is_waited.empty() && c_.is_waited[ops_[i].row] == 0) continue;
+        if (!c_.is_waited.empty() && c_.is_waited[ops_[i].row] != OpColumns::kWaitedByCompute) continue;
       }
       is_inside_[i] = true;
       inside_.push_back(i);

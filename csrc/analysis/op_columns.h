@@ -39,8 +39,10 @@ struct OpColumns {
   std::span<const std::int64_t> group_id = {};
   /// When the op's worker began the step; without it a step begins with its first op.
   std::span<const std::int64_t> step_start_ns = {};
-  /// 0 for communication whose end nobody waited for, on the thread that computes: where it ends says nothing.
+  /// Who saw a communication end: 0 nobody, so that its end says nothing; kWaitedByCompute the thread that computes;
+  /// any other value somebody else.
   std::span<const std::uint8_t> is_waited = {};
+  static constexpr std::uint8_t kWaitedByCompute = 1;
 
   std::size_t size() const { return step.size(); }
 };

@@ -1,9 +1,11 @@
 // The whole engine over arbitrary rows: whatever a trace claims, analyze() answers or refuses, and never reads or
 // computes outside its bounds.
 //
-// Input: 6 bytes of layout (dp, pp, tp, cp, vpp, world), then rows of 18 bytes, as encoded by make_seeds.py:
-// dp_rank stage rank step kind seq_id chunk global_chunk microbatch (a byte each), a byte of two shifts, start and
-// duration (int32 each, little endian). The shifts take times from nanoseconds to the edge of int64.
+// Input: 7 bytes of layout and rules (dp, pp, tp, cp, vpp, world, rules), then rows of 19 bytes, as encoded by
+// make_seeds.py: dp_rank stage rank step kind seq_id chunk global_chunk microbatch group_id (a byte each), a byte of
+// two shifts, start and duration (int32 each, little endian). The shifts take times from nanoseconds to the edge of
+// int64. An odd byte of rules asks for those of ids; its other bits are the clock bound, and which optional columns
+// there are.
 
 #include <cstddef>
 #include <cstdint>
@@ -16,17 +18,19 @@
 
 namespace {
 
+using smon_rt::analysis::AnalyzeOptions;
 using smon_rt::analysis::JobLayout;
 using smon_rt::analysis::OpColumns;
+using smon_rt::analysis::Rules;
 
-constexpr std::size_t kLayoutBytes = 6;
-constexpr std::size_t kRowBytes = 18;
+constexpr std::size_t kLayoutBytes = 7;
+constexpr std::size_t kRowBytes = 19;
 constexpr std::size_t kMaxRows = 512;  // a step of a real job fits; more only slows the search
 
 struct Rows {
   std::vector<std::int32_t> dp_rank, stage, rank, seq_id, chunk, global_chunk, microbatch;
-  std::vector<std::int64_t> step, start_ns, duration_ns;
-  std::vector<std::uint8_t> kind;
+  std::vector<std::int64_t> step, start_ns, duration_ns, group_id, step_start_ns;
+  std::vector<std::uint8_t> kind, is_waited;
 
   void add(const std::uint8_t* row) {
     const auto small = [row](std::size_t at) { return static_cast<std::int8_t>(row[at]); };
@@ -44,22 +48,29 @@ struct Rows {
     chunk.push_back(small(6));
     global_chunk.push_back(small(7));
     microbatch.push_back(small(8));
-    start_ns.push_back(time(10, row[9] & 0x1f));
-    duration_ns.push_back(time(14, (row[9] >> 5) * 4u));
+    group_id.push_back(small(9));
+    start_ns.push_back(time(11, row[10] & 0x1f));
+    duration_ns.push_back(time(15, (row[10] >> 5) * 4u));
+    step_start_ns.push_back(start_ns.back() / 2);
+    is_waited.push_back(row[5] & 1);
   }
 
-  OpColumns columns() const {
-    return {.dp_rank = dp_rank,
-            .stage = stage,
-            .rank = rank,
-            .step = step,
-            .kind = kind,
-            .start_ns = start_ns,
-            .duration_ns = duration_ns,
-            .seq_id = seq_id,
-            .chunk = chunk,
-            .global_chunk = global_chunk,
-            .microbatch = microbatch};
+  OpColumns columns(std::uint8_t rules) const {
+    OpColumns columns{.dp_rank = dp_rank,
+                      .stage = stage,
+                      .rank = rank,
+                      .step = step,
+                      .kind = kind,
+                      .start_ns = start_ns,
+                      .duration_ns = duration_ns,
+                      .seq_id = seq_id,
+                      .chunk = chunk,
+                      .global_chunk = global_chunk,
+                      .microbatch = microbatch};
+    if ((rules & 2) == 0) columns.group_id = group_id;
+    if ((rules & 4) != 0) columns.step_start_ns = step_start_ns;
+    if ((rules & 8) != 0) columns.is_waited = is_waited;
+    return columns;
   }
 };
 
@@ -80,7 +91,9 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   for (std::size_t row = 0; row < kMaxRows && kLayoutBytes + (row + 1) * kRowBytes <= size; ++row) {
     rows.add(data + kLayoutBytes + row * kRowBytes);
   }
-  const auto analysis = smon_rt::analysis::analyze(rows.columns(), layout);
+  const std::uint8_t rules = data[6];
+  const AnalyzeOptions options{(rules & 1) != 0 ? Rules::kIds : Rules::kReference, double(rules >> 4) * 1e6};
+  const auto analysis = smon_rt::analysis::analyze(rows.columns(rules), layout, {}, options);
   if (!analysis) {
     require(!analysis.error().message.empty());
     require(analysis.error().message.find('\n') == std::string::npos);

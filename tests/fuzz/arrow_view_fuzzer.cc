@@ -24,6 +24,9 @@ constexpr const char* kNames[] = {"dp_rank",     "stage",  "rank",  "step",     
                                   "duration_ns", "seq_id", "chunk", "global_chunk", "microbatch"};
 constexpr const char* kFormats[] = {"i", "i", "i", "l", "C", "l", "l", "i", "i", "i", "i"};
 constexpr std::size_t kColumnCount = std::size(kNames);
+// Of columns beyond those that must be there.
+constexpr const char* kOptionalNames[] = {"group_id", "step_start_ns", "is_waited"};
+constexpr const char* kOptionalFormats[] = {"l", "l", "C"};
 constexpr std::int64_t kMaxValues = 64;
 
 class Input {
@@ -63,8 +66,11 @@ std::unique_ptr<Column> column_of(Input& input, std::size_t index) {
   auto column = std::make_unique<Column>();
   const std::uint8_t flags = input.byte();
   const std::uint8_t other = input.byte();
-  column->name = kNames[(flags & 1) != 0 ? other % kColumnCount : index % kColumnCount];
-  column->format = kFormats[index % kColumnCount];
+  const std::size_t optional = (index - kColumnCount) % std::size(kOptionalNames);
+  column->name = (flags & 1) != 0       ? kNames[other % kColumnCount]
+                 : index < kColumnCount ? kNames[index]
+                                        : kOptionalNames[optional];
+  column->format = index < kColumnCount ? kFormats[index] : kOptionalFormats[optional];
   if ((flags & 2) != 0) column->format.assign(1, static_cast<char>(other));
   column->array.length = input.number();
   column->array.offset = input.number();
@@ -137,7 +143,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   require(view->dp_rank.size() == rows && view->kind.size() == rows && view->microbatch.size() == rows);
   volatile std::uint64_t total = sum(view->dp_rank) + sum(view->stage) + sum(view->rank) + sum(view->step) +
                                  sum(view->kind) + sum(view->start_ns) + sum(view->duration_ns) + sum(view->seq_id) +
-                                 sum(view->chunk) + sum(view->global_chunk) + sum(view->microbatch);
+                                 sum(view->chunk) + sum(view->global_chunk) + sum(view->microbatch) +
+                                 sum(view->group_id) + sum(view->step_start_ns) + sum(view->is_waited);
   static_cast<void>(total);
   return 0;
 }

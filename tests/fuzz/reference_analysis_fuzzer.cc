@@ -1,8 +1,9 @@
 // The engine over jobs that are nearly right: a valid 1F1B job is made, then damaged cell by cell, so that the deeper
 // stages (matching, graph, replay) see input that the earlier ones let pass. analyze_fuzzer starts from arbitrary rows.
 //
-// Input: a byte each of dp, pp, microbatches, steps, flags and claim (from 128 on, a false layout, and a byte more says
-// which); then edits of 8 bytes: what, row (16 bits), a shift, value (int32), all little endian.
+// A bit of the flags asks for the rules of ids, and for uneven microbatches; global_chunk edits change the group id
+// then. Input: a byte each of dp, pp, microbatches, steps, flags and claim (from 128 on, a false layout, and a byte
+// more says which); then edits of 8 bytes: what, row (16 bits), a shift, value (int32), all little endian.
 
 #include <algorithm>
 #include <cmath>
@@ -21,6 +22,7 @@ namespace {
 using smon_rt::Kind;
 using smon_rt::analysis::Analysis;
 using smon_rt::analysis::JobLayout;
+using smon_rt::analysis::Rules;
 using smon_rt::analysis::testing::ColumnStore;
 using smon_rt::analysis::testing::DpMode;
 using smon_rt::analysis::testing::JobSpec;
@@ -54,7 +56,7 @@ class Input {
   std::size_t size_;
 };
 
-JobSpec spec_of(Input& input) {
+JobSpec spec_of(Input& input, bool& has_ids) {
   JobSpec spec;
   spec.dp_size = 1 + input.byte() % 3;
   spec.pp_size = 1 + input.byte() % 4;
@@ -65,6 +67,12 @@ JobSpec spec_of(Input& input) {
   spec.gc = (flags & 4) != 0;
   if ((flags & 8) != 0) {
     spec.launch_delay = [](const Row& row) { return smon_rt::analysis::testing::jitter(row, 100'000); };
+  }
+  has_ids = (flags & 16) != 0;
+  if (has_ids && (flags & 32) != 0) {
+    spec.uneven_microbatches = [](int dp_rank, std::int64_t step) {
+      return static_cast<int>(1 + (dp_rank + step) % 3);
+    };
   }
   return spec;
 }
@@ -93,7 +101,7 @@ std::int64_t add(std::int64_t a, std::int64_t b) {
 }
 
 // Changes one cell, or one column of all rows, or the rows themselves.
-void edit(std::vector<Row>& rows, Input& input) {
+void edit(std::vector<Row>& rows, Input& input, bool has_ids) {
   const std::uint8_t what = input.byte();
   const std::size_t at = input.half() % rows.size();
   const std::uint8_t shift = input.byte();
@@ -129,7 +137,11 @@ void edit(std::vector<Row>& rows, Input& input) {
       row.chunk = value;
       break;
     case 9:
-      row.global_chunk = value;
+      if (has_ids) {
+        row.group_id = value;
+      } else {
+        row.global_chunk = value;
+      }
       break;
     case 10:
       row.microbatch = value;
@@ -178,19 +190,22 @@ void check(const Analysis& analysis, const JobLayout& layout) {
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   Input input(data, size);
-  const JobSpec spec = spec_of(input);
+  bool has_ids = false;
+  const JobSpec spec = spec_of(input, has_ids);
   const std::uint8_t claim = input.byte();
   const JobLayout layout = claim < 128 ? spec.layout() : false_layout(spec, claim, input.byte());
   std::vector<Row> rows = make_job(spec);
   const bool is_sound = claim < 128 && input.left() < kEditBytes;
-  while (input.left() >= kEditBytes && !rows.empty() && rows.size() < kMaxRows) edit(rows, input);
+  while (input.left() >= kEditBytes && !rows.empty() && rows.size() < kMaxRows) edit(rows, input, has_ids);
   const ColumnStore store(rows);
   int last_done = 0, last_total = 0;
-  const auto analysis = smon_rt::analysis::analyze(store.view(), layout, [&](int done, int total) {
+  const auto on_progress = [&](int done, int total) {
     last_done = done;
     last_total = total;
     return true;
-  });
+  };
+  const auto analysis =
+      smon_rt::analysis::analyze(store.view(), layout, on_progress, {has_ids ? Rules::kIds : Rules::kReference, 0});
   if (analysis) {
     check(*analysis, layout);
     require(last_done == last_total);

@@ -80,17 +80,19 @@ TEST(LaunchOrder, ACommunicationThatOutlastsTheComputeIsNotInsideIt) {
             (std::vector<Seen>{{Kind::kBackwardCompute, 0, 100, true}, {Kind::kGradsReduceScatter, 40, 130, false}}));
 }
 
-TEST(LaunchOrder, ACommunicationNobodyWaitedForIsNotInsideACompute) {
+TEST(LaunchOrder, ACommunicationTheComputeDidNotWaitForIsNotInsideIt) {
   IdRows made;
   made.compute({}, Kind::kBackwardCompute, 0, 0, 100);
   made.add({}, Kind::kCollective, 40, 41);
   const ColumnStore store(made.rows);
   OpColumns columns = store.view();
-  const std::vector<std::uint8_t> is_waited = {0, 0};
-  columns.is_waited = is_waited;
-  const std::vector<std::uint32_t> step_of_row(2, 0);
-  const LaunchOrder order(columns, testing::layout_of(1, 1), step_of_row, 1);
-  EXPECT_FALSE(order.of(0)[1].is_in_stream);
+  for (std::uint8_t who : {0, 1, 2}) {
+    const std::vector<std::uint8_t> is_waited = {who, who};
+    columns.is_waited = is_waited;
+    const std::vector<std::uint32_t> step_of_row(2, 0);
+    const LaunchOrder order(columns, testing::layout_of(1, 1), step_of_row, 1);
+    EXPECT_EQ(order.of(0)[1].was_inside, who == OpColumns::kWaitedByCompute);
+  }
 }
 
 TEST(LaunchOrder, WhatAnOptimizerHadInsideComesBeforeIt) {
