@@ -3,7 +3,7 @@
     python benchmarks/step_overhead.py [--rounds 300]
 
 The step is a pipeline's: four microbatches forward and backward, an all-reduce in each of their layers, an optimizer,
-with all hooks in. What would run on a GPU is a timed wait, so a step's wall time is the same but for what the host does;
+with all hooks in. What would run on a GPU is a timed wait, so that a step takes the same but for what the host does;
 the host's own work is the schedule's and torch's, some milliseconds. Blocks of ten steps take turns: with the hooks out
 and recording paused; with hooks, sampled and unsampled steps at random.
 

@@ -21,6 +21,7 @@ from tests.python.example_jobs import (
     traces_in,
 )
 
+pytestmark = pytest.mark.slow
 STEPS, MICROBATCHES, PP = 5, 4, 2
 #: Schedule → its name in the trace, stages a rank has, reductions a stage has: one bucket and, with all schedules but
 #: the first, DDP's map of unused parameters. In a split backward it reduces the job's first stage only.

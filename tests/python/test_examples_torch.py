@@ -13,6 +13,7 @@ pytest.importorskip("torch", reason="the examples need torch")
 from smon_rt.trace import RankTrace
 from tests.python.example_jobs import EXAMPLES, check_steps_add_up, counts, ids, rows, run, run_jobs, traces_in
 
+pytestmark = pytest.mark.slow
 STEPS = 8
 TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "-m", "smon_rt.run")
 LOOP = {"backward_compute": 1, "forward_compute": 1, "optimizer": 1, "step": 1}

@@ -15,6 +15,8 @@ from tests.python.recording_process import RecordedJob, count_of, flags_of, job
 
 __all__ = ["job"]
 
+pytestmark = pytest.mark.slow
+
 #: One process records each of these apart, in pipelines of one stage.
 _SCENARIOS = """
 import contextlib, torch, torch.distributed as dist
