@@ -33,7 +33,7 @@ def dp(place: int, **more: int) -> dict[str, int]:
 REFUSED: dict[str, tuple[list[dict[str, Any]], str]] = {
     "no layout": (
         [{}, {}],
-        "rank 0 of 2 recorded no layout, so .*; call smon_rt.set_layout",
+        "rank 0 of 2 recorded no layout, so .*; give it as in --layout pp=2,dp=4",
     ),
     "the product is not the world": (
         [dp(0, pp_size=2), dp(1)],
@@ -103,3 +103,22 @@ def test_steps_that_are_not_there_are_said_with_those_that_are(tmp_path: Path) -
         read_smon([tmp_path], {17})
     with pytest.raises(TypeError):
         read_smon([tmp_path], "1-2")  # type: ignore[arg-type]
+
+
+def test_a_layout_can_be_given_for_ranks_that_recorded_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write(tmp_path, *[{}] * 6, world_size=6)
+    trace = read_smon([tmp_path], layout={"pp": 3, "dp": 2})
+    places = {(row["rank"], row["dp_rank"], row["stage"]) for row in trace.ops.to_pylist()}
+    assert places == {(0, 0, 0), (1, 1, 0), (2, 0, 1), (3, 1, 1), (4, 0, 2), (5, 1, 2)}
+    assert cli.run(["analyze", str(tmp_path), "--layout", "dp=2,pp=3", "--quiet"]) == 0
+    assert cli.run(["analyze", str(tmp_path), "--layout", "dp=2,pp=2"]) == 2
+    assert "--layout says dp 2 · pp 2, but the world size is 6" in capsys.readouterr().err
+    for wrong in ("dp", "dp=0", "dp=2,dp=3", "ep=2", ""):
+        assert cli.run(["analyze", str(tmp_path), "--layout", wrong]) == 2
+        assert "is no layout: write sizes, the outermost first" in capsys.readouterr().err
+
+
+def test_a_recorded_layout_is_not_overruled(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write(tmp_path, dp(0), dp(1))
+    assert cli.run(["analyze", str(tmp_path), "--layout", "pp=2"]) == 2
+    assert "recorded its layout, dp 2, pp 1, tp 1, cp 1 and world size 2; leave --layout out" in capsys.readouterr().err

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import glob
 import os
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from smon_rt.analysis.report import Report, ReportOptions
@@ -27,6 +27,7 @@ def analyze(
     steps: Container[int] | None = None,
     run_id: str | None = None,
     attempt: int | None = None,
+    layout: Mapping[str, int] | None = None,
     progress: Callable[[int, int], None] | None = None,
     gpu_hour_price: float = 2.0,
     currency: str = "USD",
@@ -39,6 +40,7 @@ def analyze(
         meta: the YAML about the job of a parquet; looked for beside it when not given.
         steps: a set or range of step numbers to keep; all when not given.
         run_id, attempt: of what was recorded another run than the newest.
+        layout: sizes by dimension (dp, pp, tp, cp), the outermost first, for ranks that recorded no layout.
         progress: called with (done, total) now and then while the engine works.
         gpu_hour_price: what a GPU-hour costs, in `currency`.
         currency: its name, three letters as a rule; only printed.
@@ -59,7 +61,7 @@ def analyze(
 
     # Before the work: a price that makes no sense is said at once.
     options = ReportOptions(gpu_hour_price, currency, steps is not None)
-    trace = _read(path, meta, steps, run_id, attempt)
+    trace = _read(path, meta, steps, run_id, attempt, layout)
     try:
         if trace.recording is None:
             raw = _analysis.analyze(trace.ops, trace.recorded_sizes(), progress)
@@ -87,6 +89,7 @@ def _read(
     steps: Container[int] | None,
     run_id: str | None,
     attempt: int | None,
+    layout: Mapping[str, int] | None,
 ) -> Trace:
     from smon_rt.analysis.input_file import shown
     from smon_rt.errors import TraceError
@@ -103,7 +106,7 @@ def _read(
             )
         from smon_rt.analysis.smon_importer import read_smon
 
-        return read_smon(paths, steps, run_id=run_id, attempt=attempt)
+        return read_smon(paths, steps, run_id=run_id, attempt=attempt, layout=layout)
     if len(paths) > 1:
         other = shown(os.fsdecode(paths[recorded.index(False)]))
         raise TraceError(f"{other}: is no recorded trace; analyse each parquet alone")

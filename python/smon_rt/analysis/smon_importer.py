@@ -13,7 +13,7 @@ import dataclasses
 import os
 import time
 from collections import Counter
-from collections.abc import Container, Sequence
+from collections.abc import Container, Mapping, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -52,11 +52,13 @@ def read_smon(
     *,
     run_id: str | None = None,
     attempt: int | None = None,
+    layout: Mapping[str, int] | None = None,
 ) -> Trace:
     """Reads the newest attempt of the newest run in directories, files or globs; several for several nodes.
 
     Runs may be live, finished, or killed. Steps are those that all ranks sampled, without warm-up, and of `steps` if
-    given. Times are ns from the first op. What is missing or left out is in the result's `recording`.
+    given. Times are ns from the first op. `layout` has sizes by dimension (dp, pp, tp, cp), the outermost first, for
+    ranks that recorded none. What is missing or left out is in the result's `recording`.
 
     Raises TraceError, one line, where nothing can be analysed or ranks contradict each other.
     """
@@ -66,7 +68,7 @@ def read_smon(
     # What a loop does before a step is recorded with the step before.
     wanted = range(max(steps.start - 1, 0), steps.stop) if isinstance(steps, range) and steps.step == 1 else None
     reader = JobReader(paths, run_id=run_id, attempt=attempt, steps=wanted)
-    trace = _JobImporter(reader).read(steps)
+    trace = _JobImporter(reader, layout).read(steps)
     return Trace(trace.job, trace.ops, _named(paths), (time.perf_counter() - began_s) * 1e3, trace.recording)
 
 
@@ -77,9 +79,9 @@ def _named(paths: Sequence[str | os.PathLike[str]]) -> str:
 class _JobImporter:
     """Collects a job rank by rank; only ops stay in memory."""
 
-    def __init__(self, reader: JobReader) -> None:
+    def __init__(self, reader: JobReader, layout: Mapping[str, int] | None) -> None:
         self._reader = reader
-        self._layout = JobLayout()
+        self._layout = JobLayout(layout)
         self._clocks = ClockEvidence()
         self._communicators = Communicators()
         self._steps = StepChoice()

@@ -3,25 +3,32 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from smon_rt._proto import trace_pb2
 from smon_rt.analysis.input_file import shown
 from smon_rt.analysis.job_meta import Job
 from smon_rt.analysis.recording import Member
 from smon_rt.errors import TraceError
 from smon_rt.trace.rank_trace import RankTrace
 
-_DIMENSIONS = ("dp", "pp", "tp", "cp")
-_SIZES = tuple(f"{name}_size" for name in _DIMENSIONS)
+DIMENSIONS = ("dp", "pp", "tp", "cp")
+_SIZES = tuple(f"{name}_size" for name in DIMENSIONS)
 _HOW = "call smon_rt.set_layout(smon_rt.Layout(dp_rank=, dp_size=, stage=, pp_size=, …)) in every rank"
+_HOW_NOW = "give it as in --layout pp=2,dp=4 (the outermost dimension first), or " + _HOW
 # More than this no job has, and tables of ranks must fit in memory.
 _MOST_RANKS = 1 << 20
 
 
 @dataclass
 class JobLayout:
-    """Collects the coordinates of a job's ranks. Every contradiction is a TraceError of one line."""
+    """Collects the coordinates of a job's ranks. Every contradiction is a TraceError of one line.
 
+    `given` are sizes by dimension, the outermost first, for ranks that recorded no layout.
+    """
+
+    given: Mapping[str, int] | None = None
     sizes: dict[str, int] = field(default_factory=dict)
     vpp_size: int = 1
     world_size: int = 0
@@ -31,8 +38,9 @@ class JobLayout:
 
     def add(self, trace: RankTrace) -> int:
         """Takes a rank; returns the number of its worker, dp_rank * pp_size + stage."""
-        layout, identity = trace.identity.layout, trace.identity
+        identity = trace.identity
         who = f"{shown(trace.files[0])}: rank {trace.rank}"
+        layout = self._layout_of(trace, who)
         sizes = {name: max(getattr(layout, name), 1) for name in _SIZES}
         if not self.sizes:
             self._take_sizes(trace, sizes, who)
@@ -68,10 +76,30 @@ class JobLayout:
         sizes = self.sizes | {"vpp_size": self.vpp_size, "world_size": self.world_size}
         return Job(name=name, has_device_times=None, **sizes)  # each span says where its times are from
 
+    def _layout_of(self, trace: RankTrace, who: str) -> trace_pb2.Layout:
+        """What a rank recorded, or what was given in its place."""
+        recorded, world = trace.identity.layout, trace.identity.world_size
+        if self.given is None:
+            return recorded
+        if math.prod(max(getattr(recorded, name), 1) for name in _SIZES) > 1:
+            sizes = {name: max(getattr(recorded, name), 1) for name in _SIZES}
+            raise TraceError(f"{who} recorded its layout, {_words(sizes, world)}; leave --layout out")
+        if math.prod(self.given.values()) != world:
+            words = " · ".join(f"{name} {size}" for name, size in self.given.items())
+            raise TraceError(f"{who}: --layout says {words}, but the world size is {world}; correct --layout")
+        place, rest = {}, trace.rank
+        for name, size in reversed(list(self.given.items())):
+            rest, place[name] = divmod(rest, size)
+        made = trace_pb2.Layout(vpp_size=recorded.vpp_size)
+        for name, size in self.given.items():
+            setattr(made, f"{name}_size", size)
+            setattr(made, "stage" if name == "pp" else f"{name}_rank", place[name])
+        return made
+
     def _take_sizes(self, trace: RankTrace, sizes: dict[str, int], who: str) -> None:
         world = trace.identity.world_size
         if world > 1 and math.prod(sizes.values()) == 1:
-            raise TraceError(f"{who} of {world} recorded no layout, so nobody knows who computes what; {_HOW}")
+            raise TraceError(f"{who} of {world} recorded no layout, so nobody knows who computes what; {_HOW_NOW}")
         if math.prod(sizes.values()) != max(world, 1):
             raise TraceError(f"{who} says {_words(sizes, world)}: the product is {math.prod(sizes.values())}; {_HOW}")
         if world > _MOST_RANKS:

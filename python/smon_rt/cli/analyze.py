@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 import click
 
-from smon_rt.cli.arguments import run_options, step_range
+from smon_rt.cli.arguments import layout_sizes, run_options, step_range
 from smon_rt.errors import SmonError, TraceError
 
 if TYPE_CHECKING:
@@ -63,6 +63,12 @@ def _output_name(_context: click.Context, parameter: click.Parameter, name: str 
     "--html", "html_path", metavar="FILE", callback=_output_name, help="Write one offline HTML page with plots."
 )
 @click.option("--steps", metavar="A-B", callback=step_range, help="Only these steps, both ends included.")
+@click.option(
+    "--layout",
+    metavar="pp=2,dp=4",
+    callback=layout_sizes,
+    help="Sizes, the outermost dimension first, for recorded ranks that do not say theirs.",
+)
 @click.option("--quiet", is_flag=True, help="Print only the first line of the verdict, and no progress.")
 @click.option(
     "--gpu-hour-price",
@@ -82,6 +88,7 @@ def command(
     json_path: str | None,
     html_path: str | None,
     steps: range | None,
+    layout: dict[str, int] | None,
     quiet: bool,
     gpu_hour_price: float,
     currency: str,
@@ -114,6 +121,7 @@ def command(
                     steps=steps,
                     run_id=run_id,
                     attempt=attempt,
+                    layout=layout,
                     progress=progress,
                     gpu_hour_price=gpu_hour_price,
                     currency=currency,

@@ -22,6 +22,19 @@ def step_range(_context: click.Context, _parameter: click.Parameter, text: str |
     return steps
 
 
+def layout_sizes(_context: click.Context, _parameter: click.Parameter, text: str | None) -> dict[str, int] | None:
+    """`pp=2,dp=4` as sizes by dimension, in that order."""
+    if text is None:
+        return None
+    sizes: dict[str, int] = {}
+    for part in text.split(","):
+        match = re.fullmatch(r"\s*(dp|pp|tp|cp)\s*=\s*([1-9][0-9]{0,6})\s*", part)
+        if match is None or match[1] in sizes:
+            raise click.BadParameter(f"{text!r} is no layout: write sizes, the outermost first, e.g. pp=2,dp=4,tp=2")
+        sizes[match[1]] = int(match[2])
+    return sizes
+
+
 def run_options(command: click.Command) -> click.Command:
     """`--run` and `--attempt`: another run than the newest one of the directories."""
     command.params += [
