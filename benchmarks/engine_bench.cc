@@ -12,7 +12,7 @@
 namespace smon_rt::analysis {
 namespace {
 
-void analyze_steps(benchmark::State& state) {
+void analyze_job(benchmark::State& state, Rules rules) {
   testing::JobSpec spec;
   spec.dp_size = 4;
   spec.pp_size = 4;
@@ -21,7 +21,7 @@ void analyze_steps(benchmark::State& state) {
   const testing::ColumnStore columns(testing::make_job(spec));
   const JobLayout layout = spec.layout();
   for (auto _ : state) {
-    auto analysis = analyze(columns.view(), layout);
+    auto analysis = analyze(columns.view(), layout, {}, {rules, 0});
     if (!analysis) std::abort();
     benchmark::DoNotOptimize(analysis->slowdown);
   }
@@ -29,6 +29,16 @@ void analyze_steps(benchmark::State& state) {
   state.SetItemsProcessed(state.iterations() * static_cast<std::int64_t>(columns.view().size()));
 }
 
+void analyze_steps(benchmark::State& state) {
+  analyze_job(state, Rules::kReference);
+}
+
+// The same job by the rules of our own ids.
+void analyze_ids(benchmark::State& state) {
+  analyze_job(state, Rules::kIds);
+}
+
+BENCHMARK(analyze_ids)->Arg(16)->Arg(128)->Unit(benchmark::kMillisecond);
 BENCHMARK(analyze_steps)->Arg(16)->Arg(128)->Unit(benchmark::kMillisecond);
 
 }  // namespace

@@ -42,6 +42,10 @@ void count_negative_transfer(const LaneTable& table, OpIndex op, std::size_t lan
 
 void measure_durations(const LaneTable& table, const OpGraph& graph, const TimingRules& rules, OpTiming& timing) {
   const std::size_t lanes = table.lane_count();
+  // Copies: what is behind a reference is read anew for each lane.
+  const bool counts_negative = rules.counts_negative_transfers;
+  const double tolerance_ns = rules.clock_tolerance_ns;
+  const double implausible_ns = rules.implausible_ns();
   std::vector<double> begin(lanes);
   for (OpIndex op = 0; op < graph.size(); ++op) {
     if (graph.is_communication(op)) continue;
@@ -57,10 +61,10 @@ void measure_durations(const LaneTable& table, const OpGraph& graph, const Timin
       const double* ends = table.ends_ns(member);
       fill(timing.durations_ns.data() + member * lanes, timing.takes_part.of(member), lanes, [&](std::size_t l) {
         const double transfer = ends[l] - begin[l];
-        if (transfer < -rules.clock_tolerance_ns && rules.counts_negative_transfers) {
+        if (counts_negative && transfer < -tolerance_ns) {
           count_negative_transfer(table, member, l, transfer, timing);
         }
-        return transfer <= rules.implausible_ns() ? 0 : transfer;
+        return transfer <= implausible_ns ? 0 : transfer;
       });
     }
   }
@@ -68,6 +72,8 @@ void measure_durations(const LaneTable& table, const OpGraph& graph, const Timin
 
 void measure_launch_delays(const LaneTable& table, const OpGraph& graph, const TimingRules& rules, OpTiming& timing) {
   const std::size_t lanes = table.lane_count();
+  const double tolerance_ns = rules.clock_tolerance_ns;
+  const double implausible_ns = rules.implausible_ns();
   std::vector<double> ready(lanes);
   for (OpIndex op = 0; op < graph.size(); ++op) {
     const std::span<const OpIndex> dependencies = graph.dependencies(op);
@@ -83,11 +89,11 @@ void measure_launch_delays(const LaneTable& table, const OpGraph& graph, const T
     const double* starts = table.starts_ns(op);
     fill(timing.launch_delays_ns.data() + op * lanes, timing.takes_part.of(op), lanes, [&](std::size_t l) {
       const double delay = starts[l] - ready[l];
-      if (delay < -rules.clock_tolerance_ns) {
+      if (delay < -tolerance_ns) {
         ++timing.early_start_count;
         timing.worst_early_start_ns = std::max(timing.worst_early_start_ns, -delay);
       }
-      return delay <= rules.implausible_ns() ? 0 : delay;
+      return delay <= implausible_ns ? 0 : delay;
     });
   }
 }
