@@ -5,11 +5,11 @@ from __future__ import annotations
 from smon_rt.trace import read_directory
 from smon_rt.trace.kinds import FLAGS
 from tests.python.recording_process import job
-from tests.python.torch_jobs import TorchJob, counts_by_step, needs_torch, nursery, rows, torch_job
+from tests.python.torch_jobs import TorchJob, counts_by_step, needs_hooks, nursery, rows, torch_job
 
 __all__ = ["job", "nursery", "torch_job"]
 
-pytestmark = needs_torch
+pytestmark = needs_hooks
 
 _WAIT_RETURN = 4
 _DDP = """

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from tests.python.recording_process import job
-from tests.python.torch_jobs import TorchJob, counts_by_step, needs_torch, nursery, rows, torch_job
+from tests.python.torch_jobs import TorchJob, counts_by_step, needs_hooks, nursery, rows, torch_job
 
 __all__ = ["job", "nursery", "torch_job"]
 
-pytestmark = needs_torch
+pytestmark = needs_hooks
 
 
 def test_shards_on_a_mesh_of_one_dimension(torch_job: TorchJob) -> None:

@@ -6,6 +6,7 @@ and nothing of smon_rt.
 
 from __future__ import annotations
 
+import importlib.metadata
 import importlib.util
 import json
 import os
@@ -29,9 +30,15 @@ from smon_rt.trace.rank_trace import RankTrace
 from tests.python.recording_process import Output, RecordedJob
 
 HAS_TORCH = importlib.util.find_spec("torch") is not None
+_VERSION = importlib.metadata.version("torch") if HAS_TORCH else "0.0"
 
-#: For each test module: `pytestmark = needs_torch`.
+#: For each test module: `pytestmark = needs_torch`, or the other one.
 needs_torch = pytest.mark.skipif(not HAS_TORCH, reason="torch is not installed: pip install torch")
+#: Process groups that take hooks.
+needs_hooks = pytest.mark.skipif(
+    tuple(map(int, _VERSION.split(".")[:2])) < (2, 15),
+    reason=f"torch {_VERSION}: process groups take hooks from 2.15 on" if HAS_TORCH else "torch is not installed",
+)
 
 DEADLINE_S = 120.0
 
