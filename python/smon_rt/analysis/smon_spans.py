@@ -18,6 +18,7 @@ COMPUTES = tuple(KIND_NUMBERS[name] for name in ("forward_compute", "backward_co
 #: Work of the host that holds up the computes.
 HOST_WORK = tuple(KIND_NUMBERS[name] for name in ("data_loading", "gc", "checkpoint_snapshot", "checkpoint_wait"))
 _OF_MAIN_THREAD = (KIND_NUMBERS["forward_compute"], KIND_NUMBERS["optimizer"])
+_MOST = (1 << 15) - 1
 COLLECTIVE = KIND_NUMBERS["collective"]
 WAIT_RETURN = TIME_SOURCE_NAMES.index("wait_return")
 _OPS = (*range(KIND_NUMBERS["forward_compute"], KIND_NUMBERS["checkpoint_wait"] + 1),)
@@ -95,8 +96,8 @@ def rank_ops(trace: RankTrace, worker: int, communicators: Communicators, left_o
         start_ns=start_ns,
         end_ns=start_ns + duration_ns,
         op_index=ops.op_index.astype(np.int64),
-        chunk=ops.chunk,
-        microbatch=ops.microbatch,
+        chunk=_small(ops.chunk),
+        microbatch=_small(ops.microbatch),
         comm=communicators.numbers(trace, ops.comm_id),
         comm_seq=ops.comm_seq,
         peer=ops.peer,
@@ -134,6 +135,11 @@ def _next_step_between(trace: RankTrace, kind: Array, step: Array, start_ns: Arr
     moved = step.copy()
     moved[rows] = np.maximum(step[rows], coming)
     return np.asarray(moved)
+
+
+def _small(values: Array) -> Array:
+    """Numbers of chunks and microbatches, -1 for what none can be: the recorder holds them in 16 bits."""
+    return np.where((values < 0) | (values > _MOST), -1, values)
 
 
 def _waited(ops: SpanColumns) -> Array:

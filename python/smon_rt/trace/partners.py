@@ -26,14 +26,16 @@ class Communicators:
 
     def numbers(self, trace: RankTrace, comm_id: Array) -> Array:
         """The job's numbers for a rank's ids; -1 where a span has no communicator, or one that was never named."""
-        largest = int(comm_id.max(initial=0))
-        table = np.full(largest + 1, -1, np.int64)
-        for number, communicator in trace.communicators.items():
-            if 0 < number <= largest:
-                members = tuple(communicator.member_ranks) or _implied_members(trace, communicator.dimension)
-                key = (communicator.name, communicator.dimension, members)
-                table[number] = self.keys.setdefault(key, len(self.keys))
-        return np.asarray(table[comm_id])
+        known = sorted(number for number in trace.communicators if number > 0)
+        numbers = [-1]  # of no communicator
+        for number in known:
+            communicator = trace.communicators[number]
+            members = tuple(communicator.member_ranks) or _implied_members(trace, communicator.dimension)
+            key = (communicator.name, communicator.dimension, members)
+            numbers.append(self.keys.setdefault(key, len(self.keys)))
+        ids = np.array([0, *known], np.int64)
+        place = np.minimum(np.searchsorted(ids, comm_id), len(ids) - 1)
+        return np.asarray(np.where(ids[place] == comm_id, np.array(numbers, np.int64)[place], -1))
 
     def members(self) -> list[tuple[int, ...]]:
         """The member ranks of each, by number; empty where nobody said them."""
