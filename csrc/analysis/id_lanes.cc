@@ -221,7 +221,7 @@ class IdLaneBuilder {
   bool was_waited_for(const Launch& launch) const {
     const Role role = role_of(launch.kind);
     if (role == Role::kCompute || role == Role::kHost) return true;
-    return !launch.was_inside && (c_.is_waited.empty() || c_.is_waited[launch.row] != 0);
+    return !launch.was_inside && !launch.is_exposed_part && (c_.is_waited.empty() || c_.is_waited[launch.row] != 0);
   }
 
   std::vector<std::int64_t> first_starts() const {

@@ -70,10 +70,12 @@ class WorkerLaunches {
       if (role_[i] == Role::kNone || is_inside_[i]) continue;
       const bool is_in_stream = role_[i] == Role::kCompute || role_[i] == Role::kHost;
       if (!is_in_stream) {
+        if (role_[i] == Role::kCollective) expose(ops_[i]);
         result_.push_back(ops_[i]);
         continue;
       }
       ops_[i].is_in_stream = true;
+      if (role_[i] == Role::kCompute) compute_ = ops_[i];
       inside_.clear();
       collect_inside(i);
       if (inside_.empty()) {
@@ -85,6 +87,13 @@ class WorkerLaunches {
   }
 
  private:
+  void expose(Launch& op) const {
+    if (op.start_ns <= compute_.start_ns || op.start_ns >= compute_.end_ns) return;
+    op.start_ns = compute_.end_ns;
+    op.end_ns = std::max(op.end_ns, compute_.end_ns);
+    op.is_exposed_part = true;
+  }
+
   // A host op during which a compute starts is a span about that compute, or of another thread.
   void drop_wrappers() {
     std::int64_t next_compute_start = 0;
@@ -171,6 +180,7 @@ class WorkerLaunches {
   std::vector<Role> role_;
   std::vector<bool> is_inside_;
   std::vector<std::size_t> inside_;  // of the container at hand
+  Launch compute_;                   // the last one, as recorded
 };
 
 }  // namespace

@@ -25,8 +25,9 @@ Role role_of(Kind kind);
 struct Launch {
   std::uint32_t row = 0;
   Kind kind = Kind::kStep;
-  bool is_in_stream = false;  // runs in the worker's compute stream: after the one before, before the one after
-  bool was_inside = false;    // of the compute before it in the stream (of the optimizer after it)
+  bool is_in_stream = false;     // runs in the worker's compute stream: after the one before, before the one after
+  bool was_inside = false;       // of the compute before it in the stream (of the optimizer after it)
+  bool is_exposed_part = false;  // launched inside a compute that did not wait for it: what lasted longer than that
   std::int64_t start_ns = 0;
   std::int64_t end_ns = 0;
 };

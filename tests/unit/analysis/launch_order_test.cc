@@ -72,12 +72,22 @@ TEST(LaunchOrder, OfCommunicationInsideAComputeOnlyTheWaitForLatePeersIsTakenOut
                                                      {Kind::kGradsAllReduce, 80, 100, false}}));
 }
 
-TEST(LaunchOrder, ACommunicationThatOutlastsTheComputeIsNotInsideIt) {
+TEST(LaunchOrder, OfACommunicationThatOutlastsTheComputeItWasLaunchedInOnlyTheRestCounts) {
   IdRows made;
   made.compute({}, Kind::kBackwardCompute, 0, 0, 100);
   made.add({}, Kind::kGradsReduceScatter, 40, 130, -1, 0);
   EXPECT_EQ(launches_of(made),
-            (std::vector<Seen>{{Kind::kBackwardCompute, 0, 100, true}, {Kind::kGradsReduceScatter, 40, 130, false}}));
+            (std::vector<Seen>{{Kind::kBackwardCompute, 0, 100, true}, {Kind::kGradsReduceScatter, 100, 130, false}}));
+}
+
+TEST(LaunchOrder, ACommunicationLaunchedWithAComputeOrAfterItHasItsOwnTimes) {
+  IdRows made;
+  made.compute({}, Kind::kBackwardCompute, 0, 0, 100);
+  made.add({}, Kind::kGradsReduceScatter, 0, 130, -1, 0);
+  made.add({}, Kind::kGradsReduceScatter, 100, 140, -1, 0);
+  EXPECT_EQ(launches_of(made), (std::vector<Seen>{{Kind::kBackwardCompute, 0, 100, true},
+                                                  {Kind::kGradsReduceScatter, 0, 130, false},
+                                                  {Kind::kGradsReduceScatter, 100, 140, false}}));
 }
 
 TEST(LaunchOrder, ACommunicationTheComputeDidNotWaitForIsNotInsideIt) {
