@@ -3,7 +3,8 @@
     python tools/run_matrix.py
 
 Each compiler builds and runs the C++ tests; each Python gets the project in an environment of its own and runs the
-Python tests. Prints a dated table and exits with 1 if anything failed. What is not installed is not in the table.
+Python tests; each older torch gets one, too, and runs those of torch. Prints a dated table and exits with 1 if anything
+failed. A compiler or Python that is not installed is not in the table.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 COMPILERS = ("g++-11", "g++-12", "g++-13", "g++-14", "clang++-14", "clang++-16", "clang++-19")
+#: Older ones, by this Python: the last whose process groups take no hooks is between this and 2.15.
+TORCHES = ("torch==2.6.0",)
 PYTHONS = ("python3.10", "python3.11", "python3.12", "python3.13", "python3.13t", "python3.14", "python3.14t")
 
 
@@ -63,14 +66,29 @@ def try_python(python: str, log: Path) -> bool:
     )
 
 
+def try_torch(requirement: str, log: Path) -> bool:
+    environment = ROOT / "build" / f"matrix-{requirement}"
+    inner = str(environment / "bin" / "python")
+    tests = [str(path) for path in sorted((ROOT / "tests" / "python").glob("test_torch_*.py"))]
+    return run_all(
+        [
+            [sys.executable, "-m", "venv", str(environment)],
+            [inner, "-m", "pip", "install", "-q", requirement, f"{ROOT}[test]"],
+            [inner, "-m", "pytest", "-q", *tests],
+        ],
+        log,
+    )
+
+
 def main() -> int:
     rows = []
-    for name in (*COMPILERS, *PYTHONS):
-        if not is_installed(name):
+    for name in (*COMPILERS, *PYTHONS, *TORCHES):
+        if name not in TORCHES and not is_installed(name):
             continue
         log = ROOT / "build" / "matrix-logs" / f"{name}.log"
         started = time.monotonic()
-        passed = try_compiler(name, log) if name in COMPILERS else try_python(name, log)
+        attempt = try_compiler if name in COMPILERS else try_torch if name in TORCHES else try_python
+        passed = attempt(name, log)
         rows.append((name, passed, time.monotonic() - started))
         print(f"{name}: {'ok' if passed else f'FAILED, see {log.relative_to(ROOT)}'}", flush=True)
     print(f"\n{datetime.date.today().isoformat()}, {os.uname().machine}\n\n| with | result | s |\n|---|---|---|")

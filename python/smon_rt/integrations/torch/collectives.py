@@ -2,18 +2,22 @@
 
 torch calls a pre-hook before it issues an operation and a post-hook after that (`ProcessGroup.register_pre_hook`, torch
 2.15); neither knows when it completes. That is seen, in this order, by
-- `Work.wait`, wrapped on its class and matched by identity, which holds only while a reference is kept;
+- `Work.wait`, wrapped on its class and matched by identity, which holds only while the object lives: the hook keeps it
+  until the caller has it, and then no longer, since works keep tensors;
 - `wait_tensor` of functional collectives, matched by where the result lies;
 - the work's future, for operations of CPU tensors that C++ issues and waits for (DDP's reducer);
-- nothing: the span then ends where it had been issued and says so (flag not_waited), one step later.
+- nothing: the span then ends where it had been issued and says so (flag not_waited), when the work is dropped, or one
+  step later.
 
 Threading: hooks run on any thread, with the GIL; C++ lets go of it while the operation runs.
 """
 
 from __future__ import annotations
 
+import itertools
 import sys
 import threading
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -77,8 +81,21 @@ class Operation:
 #: A span that is open between the hooks: token, who issues it, where the result of a functional collective lies (else
 #: 0), whether it is on the CPU, the step by our count.
 Begun = tuple[int, int, int, bool, int]
-#: A work that was issued: token, ticks then, the work itself (kept alive: its identity is how the wait finds it), step.
-_Pending = tuple[int, int, Any, int]
+#: A work that was issued: token, ticks then, weak reference to the work if Python waits for it, step.
+_Pending = tuple[int, int, "_Reference | None", int]
+
+
+class _Reference(weakref.ref[Any]):
+    """A work that Python code may wait for."""
+
+    __slots__ = ("key",)
+    key: int
+
+
+class _Last(threading.local):
+    """The work issued last on this thread, until its caller has it: it must be the same object there."""
+
+    work: Any = None
 
 
 class _Overrides(threading.local):
@@ -94,6 +111,9 @@ class _Hooks:
 
 
 _overrides = _Overrides()
+_last = _Last()
+#: Keys of works that are not found by identity.
+_keys = itertools.count(-1, -1)
 _operations: dict[int, Operation] = {}
 _pending: dict[int, _Pending] = {}
 _by_address: dict[int, int] = {}
@@ -229,16 +249,30 @@ def issued(begun: Begun, work: Any) -> None:
         return
     if len(_pending) >= _MAX_PENDING:
         _end_as_issued(next(iter(_pending)))
-    key = id(work)
-    if key in _pending:  # one work of several operations, as of coalesced ones
-        _end_as_issued(key)
-    _pending[key] = token, native.ticks(), work, _steps
+    if origin == gradients.PYTHON:
+        key = id(work)
+        if key in _pending:  # one work of several operations, as of coalesced ones
+            _end_as_issued(key)
+        reference = _Reference(work, _dropped)
+        reference.key = key
+        _last.work = work
+        _pending[key] = token, native.ticks(), reference, _steps
+        return
+    key = next(_keys)
+    _pending[key] = token, native.ticks(), None, _steps
     if address:
         _by_address[address] = key
-    elif origin != gradients.PYTHON and is_on_cpu:
+    elif is_on_cpu:
         _end_with_future(key, work)
     if origin == gradients.ENGINE:
         _reductions.append(key)
+
+
+def _dropped(reference: _Reference) -> None:
+    """Nobody can wait for this work any more."""
+    pending = _pending.get(reference.key)
+    if pending is not None and pending[2] is reference:
+        _end_as_issued(reference.key)
 
 
 def _end_with_future(key: int, work: Any) -> None:
@@ -331,6 +365,7 @@ def end_unwaited() -> None:
     """At a step's end: works of the step before that nobody has waited for end where they had been issued."""
     global _steps
     _steps += 1
+    _last.work = None
     for group in groups.all_known():
         if group.issued:
             for op_id, begun in list(group.issued.items()):
@@ -356,5 +391,6 @@ def end_all() -> None:
         group.issued.clear()
     for key in list(_pending):
         _end_as_issued(key)
+    _last.work = None
     _by_address.clear()
     _own_tokens.clear()
