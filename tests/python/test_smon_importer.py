@@ -313,3 +313,13 @@ def test_data_that_another_thread_loads_holds_nobody_up(tmp_path: Path) -> None:
     assert [row["kind"] for row in rows_of(trace)].count("data_loading") == 1
     assert trace.recording is not None
     assert "1 span of data loading in other threads" in trace.recording.left_out
+
+
+def test_numbers_that_make_no_sense_are_no_numbers(tmp_path: Path) -> None:
+    largest = 2**31 - 1
+    compute = TestSpan(kind="forward_compute", duration_ns=5, microbatch=largest, chunk=largest)
+    collective = TestSpan(kind="grads_all_reduce", start_ns=9, duration_ns=5, comm_id=largest, comm_seq=1)
+    write_rank(tmp_path, [compute, collective])
+    trace = read_smon([tmp_path])
+    assert [(row["microbatch"], row["chunk"], row["group_id"]) for row in rows_of(trace)] == [(-1, 0, -1), (-1, -1, -1)]
+    assert trace.job.vpp_size == 1
