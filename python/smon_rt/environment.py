@@ -34,7 +34,11 @@ VARIABLES: tuple[Variable, ...] = (
     Variable(
         "SMON_RT_TRACE_DIR", "none", "where traces go if `start()` names no directory; without either there is no file"
     ),
-    Variable("SMON_RT_SAMPLE_RATIO", "0.1", "share of steps whose spans are recorded, 0 to 1"),
+    Variable(
+        "SMON_RT_SAMPLE_RATIO",
+        "0.1",
+        "share of steps whose spans are recorded, 0 to 1, once the first 20 after the warm-up are",
+    ),
     Variable("SMON_RT_WARMUP_STEPS", "3", "first steps of a process, which the analysis leaves out"),
     Variable("SMON_RT_RUN_ID", "TORCHELASTIC_RUN_ID, else run", "names the run: the same for all ranks and attempts"),
     Variable("SMON_RT_DISABLE", "0", "1 makes everything inert: nothing is recorded, no thread runs, no file is made"),
