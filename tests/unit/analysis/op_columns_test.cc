@@ -60,6 +60,36 @@ TEST(OpColumns, OtherColumnsDoNotMatter) {
   EXPECT_EQ(view_error(batch), "no error");
 }
 
+TEST(OpColumns, ColumnsOfOurOwnRulesMayBeThere) {
+  const ColumnStore store = three_rows();
+  ArrowBatch batch(store);
+  auto without = view_arrow_columns(batch.schema, batch.array);
+  ASSERT_TRUE(without);
+  EXPECT_TRUE(without->group_id.empty() && without->step_start_ns.empty() && without->is_waited.empty());
+  const std::vector<std::int64_t> step_start_ns = {7, 8, 9};
+  batch.add("group_id", "l", store.group_id);
+  batch.add("step_start_ns", "l", step_start_ns);
+  batch.add("is_waited", "C", store.kind);
+  batch.link();
+  auto columns = view_arrow_columns(batch.schema, batch.array);
+  ASSERT_TRUE(columns) << columns.error().message;
+  EXPECT_EQ(columns->group_id.data(), store.group_id.data());
+  EXPECT_EQ(columns->step_start_ns.data(), step_start_ns.data());
+  EXPECT_EQ(columns->is_waited.data(), store.kind.data());
+}
+
+TEST(OpColumns, AnOptionalColumnIsCheckedLikeAnyOther) {
+  const ColumnStore store = three_rows();
+  ArrowBatch batch(store);
+  batch.add("group_id", "i", store.rank);
+  batch.link();
+  EXPECT_EQ(view_error(batch), "column group_id has the Arrow format 'i', expected 'l'");
+  batch.column("group_id").format = "l";
+  batch.column("group_id").array.null_count = 1;
+  batch.link();
+  EXPECT_EQ(view_error(batch), "column group_id has nulls");
+}
+
 TEST(OpColumns, OffsetsOfBatchAndColumnAddUp) {
   const ColumnStore store = three_rows();
   ArrowBatch batch(store);
