@@ -14,7 +14,7 @@ def test_groups_without_hooks_are_wrapped_and_say_so(torch_job: TorchJob) -> Non
     torch_job.run(
         """
         from torch._C._distributed_c10d import ProcessGroup, Work
-        del ProcessGroup.register_pre_hook
+        if hasattr(ProcessGroup, "register_pre_hook"): del ProcessGroup.register_pre_hook
         kept = dict(vars(ProcessGroup))
         start()
         init()
@@ -87,7 +87,7 @@ def test_a_hook_that_fails_says_so_once_and_the_job_goes_on(torch_job: TorchJob)
         start()
         init()
         from smon_rt.integrations.torch import collectives
-        def broken(*args): raise ZeroDivisionError("planted")
+        def broken(*args, **kwargs): raise ZeroDivisionError("planted")
         collectives.begin = broken
         x = torch.ones(4)
         for k in range(3):
@@ -98,7 +98,7 @@ def test_a_hook_that_fails_says_so_once_and_the_job_goes_on(torch_job: TorchJob)
     )
     assert output.stderr.count("planted") == 1
     (trace,) = torch_job.traces()
-    assert "planted" in {hook.name: hook.reason for hook in trace.identity.hooks}["torch.c10d"]
+    assert next(hook.name for hook in trace.identity.hooks if "planted" in hook.reason).startswith("torch.c10d")
 
 
 @needs_torch

@@ -46,7 +46,6 @@ _NURSERY = """
 import gc, json, os, sys, warnings
 warnings.filterwarnings("ignore")
 import torch, torch._dynamo, torch.distributed
-torch.set_num_threads(1)
 gc.collect()
 gc.freeze()  # else each job's exit walks through all of torch, a second long
 job = None
@@ -92,8 +91,14 @@ class Nursery:
     """The process that has imported torch."""
 
     def __init__(self) -> None:
+        # By the environment: torch.set_num_threads makes a pool of threads, which no fork survives.
+        environment = os.environ | {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
         self._process = subprocess.Popen(
-            [sys.executable, "-c", _NURSERY], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            [sys.executable, "-c", _NURSERY],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env=environment,
         )
 
     def run(self, program: str, folder: Path, environment: dict[str, str], exit_code: int) -> Output:

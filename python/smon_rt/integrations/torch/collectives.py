@@ -182,7 +182,8 @@ def make_hooks(group: Group) -> tuple[Callable[[Any], None], Callable[[Any], Non
         try:
             begun = group.issued.pop(args.op_id, None)
             if begun is not None:
-                issued(begun, args.work)
+                work = args.work
+                issued(begun, work, work is None and args.async_op)
         except Exception as error:
             failed("torch.c10d", error)
 
@@ -241,11 +242,14 @@ def _direction(rank: int, peer: int, is_send: bool) -> int:
     return _BACKWARD_SEND if is_send else _BACKWARD_RECV
 
 
-def issued(begun: Begun, work: Any) -> None:
-    """The operation has been issued: its span ends with the wait for this work, or now if there is none."""
+def issued(begun: Begun, work: Any, is_coalesced: bool = False) -> None:
+    """The operation has been issued: its span ends with the wait for this work, or now if there is none.
+
+    Either it was done inside the call, or it is one of several that have one work together, which no hook sees.
+    """
     token, origin, address, is_on_cpu, _ = begun
-    if work is None:  # it was done inside the call
-        _end(token, 0, WAIT_RETURN, 0)
+    if work is None:
+        _end(token, 0, HOST if is_coalesced else WAIT_RETURN, NOT_WAITED if is_coalesced else 0)
         return
     if len(_pending) >= _MAX_PENDING:
         _end_as_issued(next(iter(_pending)))
