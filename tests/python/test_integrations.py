@@ -22,6 +22,7 @@ def test_marks_of_spans_are_those_of_the_reader() -> None:
     assert FLAGS["forward_only"] == state.FORWARD_ONLY
     assert FLAGS["fallback_hook"] == state.FALLBACK_HOOK
     assert FLAGS["not_waited"] == state.NOT_WAITED
+    assert FLAGS["other_thread"] == state.OTHER_THREAD
     assert TIME_SOURCE_NAMES[state.HOST] == "host"
     assert TIME_SOURCE_NAMES[state.WAIT_RETURN] == "wait_return"
     assert state.mask("forward_compute", "gc") == 1 << 1 | 1 << 18

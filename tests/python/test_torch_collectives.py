@@ -191,6 +191,22 @@ def test_a_span_that_someone_opened_around_an_operation_is_that_operation(torch_
         assert len([row for row in rows(trace, "collective") if row.payload_bytes == 200]) == 1
 
 
+def test_a_group_that_nobody_destroys_does_not_keep_the_job_from_exiting(torch_job: TorchJob) -> None:
+    # It goes away after the interpreter, and must not take hooks of Python with it. Nor is anything stopped.
+    output = torch_job.run(
+        "start()",
+        _TENSORS,
+        """
+        with smon_rt.step(0): dist.all_reduce(x)
+        kept = dist.all_reduce(x, async_op=True)
+        """,
+        ranks=2,
+    )
+    assert "Traceback" not in output.stderr
+    for trace in torch_job.traces():
+        assert counts_by_step(trace, range(1))[0]["collective"] == 2
+
+
 def test_hooks_outlive_recording_and_groups(torch_job: TorchJob) -> None:
     torch_job.run(
         _TENSORS,

@@ -64,6 +64,7 @@ def test_a_loop_with_gradient_accumulation_and_a_loader(torch_job: TorchJob) -> 
     for one, other in pairs:
         assert (one.step, one.comm_seq, one.payload_bytes) == (other.step, other.comm_seq, other.payload_bytes)
         assert (one.communicator, one.time_source) == ("world", _WAIT_RETURN)
+        assert one.flags & other.flags & FLAGS["other_thread"]
         # One host, one clock: neither rank is done before both have begun.
         assert min(one.end_ns, other.end_ns) >= max(one.start_ns, other.start_ns)
 

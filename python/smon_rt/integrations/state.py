@@ -12,7 +12,7 @@ from smon_rt.environment import LogLevel
 from smon_rt.kinds import KIND_NAMES, KindName
 
 __all__ = [
-    *("FALLBACK_HOOK", "FORWARD_ONLY", "HOST", "NOT_WAITED", "WAIT_RETURN"),
+    *("FALLBACK_HOOK", "FORWARD_ONLY", "HOST", "NOT_WAITED", "OTHER_THREAD", "WAIT_RETURN"),
     *("Switch", "begin_counted_step", "call_all", "end_step", "failed", "mask", "say_once", "switch"),
     *("on_step_begin", "on_step_end", "on_stop"),
 ]
@@ -20,6 +20,7 @@ __all__ = [
 # Bits of span_flag and numbers of TimeSource in csrc/format/span.h; a test holds them against the reader's.
 FORWARD_ONLY = 1 << 2
 FALLBACK_HOOK = 1 << 4
+OTHER_THREAD = 1 << 6
 NOT_WAITED = 1 << 9
 HOST = 0
 WAIT_RETURN = 4

@@ -5,7 +5,8 @@ torch calls a pre-hook before it issues an operation and a post-hook after that 
 - `Work.wait`, wrapped on its class and matched by identity, which holds only while the object lives: the hook keeps it
   until the caller has it, and then no longer, since works keep tensors;
 - `wait_tensor` of functional collectives, matched by where the result lies;
-- the work's future, for operations of CPU tensors that C++ issues and waits for (DDP's reducer);
+- the work's future, for operations of CPU tensors that C++ issues and waits for (DDP's reducer): flag other_thread,
+  also where it is done at once, since the issuing thread computes meanwhile;
 - nothing: the span then ends where it had been issued and says so (flag not_waited), when the work is dropped, or one
   step later.
 
@@ -23,7 +24,7 @@ from typing import Any
 
 from smon_rt._backend import native
 from smon_rt.integrations import p2p_labels
-from smon_rt.integrations.state import HOST, NOT_WAITED, WAIT_RETURN, failed, mask, switch
+from smon_rt.integrations.state import HOST, NOT_WAITED, OTHER_THREAD, WAIT_RETURN, failed, mask, switch
 from smon_rt.integrations.torch import compute, gradients, groups
 from smon_rt.integrations.torch.groups import Group
 from smon_rt.kinds import KIND_NAMES
@@ -55,7 +56,7 @@ _COMMUNICATION = mask(
     *("grads_all_reduce", "layernorm_grads_all_reduce", "embedding_grads_all_reduce", "separate_grads_all_reduce"),
     "collective",
 )
-#: Works nobody waits for are let go a step later; a job that makes more within a step loses the oldest early.
+#: A job that has more works open within a step loses the oldest early.
 _MAX_PENDING = 4096
 _NOT_AN_OPERATION = ("SPLIT", "NEW_WINDOW")
 
@@ -77,7 +78,7 @@ class Operation:
             self.reduces_to = _REDUCE_SCATTER
 
 
-# Plain tuples, which are made in a tenth of the time of anything with names.
+# Plain tuples: anything with names takes ten times as long to make.
 #: A span that is open between the hooks: token, who issues it, where the result of a functional collective lies (else
 #: 0), whether it is on the CPU, the step by our count.
 Begun = tuple[int, int, int, bool, int]
@@ -92,16 +93,13 @@ class _Reference(weakref.ref[Any]):
     key: int
 
 
-class _Last(threading.local):
-    """The work issued last on this thread, until its caller has it: it must be the same object there."""
+class _OfThread(threading.local):
+    """What this thread is at."""
 
     work: Any = None
-
-
-class _Overrides(threading.local):
-    """What an integration says of the operations that its calls issue on this thread: name of the operation → kind."""
-
+    """Issued last, until its caller has it: it must be the same object there."""
     kinds: dict[str, int] | None = None
+    """What an integration says of the operations that its calls issue: name of the operation → kind."""
 
 
 class _Hooks:
@@ -110,8 +108,7 @@ class _Hooks:
     are_on = False
 
 
-_overrides = _Overrides()
-_last = _Last()
+_of_thread = _OfThread()
 #: Keys of works that are not found by identity.
 _keys = itertools.count(-1, -1)
 _operations: dict[int, Operation] = {}
@@ -143,10 +140,10 @@ class override:  # noqa: N801
         self._before: dict[str, int] | None = None
 
     def __enter__(self) -> None:
-        self._before, _overrides.kinds = _overrides.kinds, self._kinds
+        self._before, _of_thread.kinds = _of_thread.kinds, self._kinds
 
     def __exit__(self, *_exception: object) -> None:
-        _overrides.kinds = self._before
+        _of_thread.kinds = self._before
 
 
 def make_hooks(group: Group) -> tuple[Callable[[Any], None], Callable[[Any], None]]:
@@ -205,7 +202,7 @@ def begin(
     comm_id = group.comm_id if group.recording == switch.recording else group.register()
     peer = microbatch = chunk = -1
     payload_bytes = tensors[0].nbytes if len(tensors) == 1 else sum(tensor.nbytes for tensor in tensors)
-    overridden = _overrides.kinds
+    overridden = _of_thread.kinds
     if operation.is_p2p:
         peer = group.members[root] if root >= 0 else -1
         label = p2p_labels.take(tensors[0], operation.is_send) if tensors else None
@@ -259,7 +256,7 @@ def issued(begun: Begun, work: Any, is_coalesced: bool = False) -> None:
             _end_as_issued(key)
         reference = _Reference(work, _dropped)
         reference.key = key
-        _last.work = work
+        _of_thread.work = work
         _pending[key] = token, native.ticks(), reference, _steps
         return
     key = next(_keys)
@@ -284,7 +281,7 @@ def _end_with_future(key: int, work: Any) -> None:
         try:
             pending = _pending.pop(key, None)
             if pending is not None:
-                _end(pending[0], 0, WAIT_RETURN, 0)
+                _end(pending[0], 0, WAIT_RETURN, OTHER_THREAD)
         except Exception as error:
             failed("torch.c10d", error)
 
@@ -299,7 +296,7 @@ def backward_ended() -> None:
     while _reductions:
         pending = _pending.pop(_reductions.pop(), None)
         if pending is not None:
-            _end(pending[0], 0, WAIT_RETURN, 0)
+            _end(pending[0], 0, WAIT_RETURN, OTHER_THREAD)
 
 
 def wait(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -369,7 +366,7 @@ def end_unwaited() -> None:
     """At a step's end: works of the step before that nobody has waited for end where they had been issued."""
     global _steps
     _steps += 1
-    _last.work = None
+    _of_thread.work = None
     for group in groups.all_known():
         if group.issued:
             for op_id, begun in list(group.issued.items()):
@@ -395,6 +392,6 @@ def end_all() -> None:
         group.issued.clear()
     for key in list(_pending):
         _end_as_issued(key)
-    _last.work = None
+    _of_thread.work = None
     _by_address.clear()
     _own_tokens.clear()
