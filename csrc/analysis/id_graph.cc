@@ -73,7 +73,14 @@ struct WorkerTracks {
   std::map<std::int32_t, Track> forwards_of_chunk;
   double last_compute_end = 0;
 
-  WorkerTracks(const std::vector<RecordedOp>& ops, std::span<const LaunchedOp> launches, const LaneTimes& times) {
+  // One object for all workers: its vectors keep their memory.
+  void take(const std::vector<RecordedOp>& ops, std::span<const LaunchedOp> launches, const LaneTimes& times) {
+    for (Track& track : by_kind) track.clear();
+    stream.clear();
+    forward_backward.clear();
+    for (auto& [chunk, track] : computes_of_chunk) track.clear();
+    for (auto& [chunk, track] : forwards_of_chunk) track.clear();
+    last_compute_end = 0;
     for (const LaunchedOp& launched : launches) {
       const Op& op = ops[launched.op].op;
       const bool is_compute = op.kind == Kind::kForwardCompute || op.kind == Kind::kBackwardCompute;
@@ -143,7 +150,8 @@ class IdRules {
   }
 
   void look_at(std::span<const LaunchedOp> launches, const LaneTimes& times) {
-    const WorkerTracks tracks(ops_, launches, times);
+    tracks_.take(ops_, launches, times);
+    const WorkerTracks& tracks = tracks_;
     std::array<std::optional<OpIndex>, kKindCount> last_of_kind;
     LaunchedOp last;
     std::optional<OpIndex> last_compute;
@@ -220,8 +228,8 @@ class IdRules {
       next = times.first_started(tracks.stream, end);
     } else if (self.kind == Kind::kParamsAllGather) {
       const auto forwards = tracks.forwards_of_chunk.find(self.chunk);
-      next = times.first_started(
-          forwards == tracks.forwards_of_chunk.end() ? tracks.of(Kind::kForwardCompute) : forwards->second, end);
+      const bool has_chunk = forwards != tracks.forwards_of_chunk.end() && !forwards->second.empty();
+      next = times.first_started(has_chunk ? forwards->second : tracks.of(Kind::kForwardCompute), end);
     }
     if (next) seen(collective, *next);
   }
@@ -262,7 +270,8 @@ class IdRules {
   OpGraphBuilder graph_;
   std::vector<std::optional<OpIndex>> compute_served_by_;  // per transfer
   std::map<OpIndex, std::vector<OpIndex>> sends_of_;       // per compute
-  std::unordered_set<std::uint64_t> seen_;                 // after << 32 | before
+  WorkerTracks tracks_;
+  std::unordered_set<std::uint64_t> seen_;  // after << 32 | before
 };
 
 }  // namespace

@@ -205,9 +205,10 @@ Simulator::Simulator(const OpGraph& graph, std::size_t dp_size, std::size_t step
     : program_(compile(graph)),
       dp_size_(dp_size),
       step_count_(step_count),
-      takes_part_(takes_part == nullptr || takes_part->is_everything() ? nullptr : takes_part) {
+      takes_part_(takes_part == nullptr || takes_part->is_everything() ? nullptr : takes_part),
+      is_last_the_end_(!graph.step_ends_with_optimizer()) {
   // An op that others wait for may still be the last one: in a lane that lacks them, or where delays are negative.
-  if (takes_part_ != nullptr || !graph.step_ends_with_optimizer()) program_.is_sink.assign(graph.size(), true);
+  if (takes_part_ != nullptr || is_last_the_end_) program_.is_sink.assign(graph.size(), !is_last_the_end_);
   if (takes_part_ != nullptr) choose_stand_ins();
 }
 
@@ -250,7 +251,7 @@ SMON_WIDE_VECTORS std::vector<StepEnds> Simulator::replay_all(std::span<const Sc
     for (std::size_t i = 0; i < scenarios.size(); ++i) {
       block.run(scenarios[i], step * dp_size_, steps * dp_size_);
       append_last_of_steps(block.optimizer_end(), steps, dp_size_, ends[i].optimizer);
-      append_last_of_steps(block.last_end(), steps, dp_size_, ends[i].last);
+      append_last_of_steps(is_last_the_end_ ? block.optimizer_end() : block.last_end(), steps, dp_size_, ends[i].last);
     }
   }
   return ends;

@@ -75,6 +75,7 @@ class Simulator {
   std::size_t dp_size_;
   std::size_t step_count_;
   const LaneMask* takes_part_;  // null: every op in every lane
+  bool is_last_the_end_;        // of the step, whatever its kind: both ends of StepEnds are one
   std::size_t stand_in_count_ = 1;
   std::vector<std::uint32_t> stand_ins_;  // [lane · stand_in_count + i]: the lane whose ops that stand-in has
 };
