@@ -158,12 +158,9 @@ def _loss(original: Method) -> Method:
 def _loss_follows(stage: Any) -> bool:
     """Whether the schedule's own code runs, which computes the loss next; the job's functions may do as they like."""
     schedule = _running.schedule
-    return (
-        schedule is not None
-        and getattr(stage, "is_last", False)
-        and getattr(schedule, "_loss_fn", None) is not None
-        and not getattr(schedule, "_comp_type_to_function_map", None)
-    )
+    if schedule is None or not getattr(stage, "is_last", False) or getattr(schedule, "_loss_fn", None) is None:
+        return False
+    return not getattr(schedule, "_comp_type_to_function_map", None)
 
 
 def _backward(original: Method) -> Method:
