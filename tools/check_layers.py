@@ -107,6 +107,12 @@ PYTHON_RULES: tuple[PythonRule, ...] = (
         reason="the generator's truth must be independent of the engine that it checks",
     ),
     PythonRule(
+        ("_layout.py", "_recording.py", "run.py", "integrations/**/*.py"),
+        ("torch", "megatron"),
+        at_import=False,
+        reason="hooks wait for the job to load a framework, and never load it: look in sys.modules",
+    ),
+    PythonRule(
         (
             *("_backend.py", "_closing.py", "_inert.py", "_layout.py", "_recording.py", "run.py"),
             *("integrations/**/*.py", "gc.py", "checkpoint/**/*.py"),
