@@ -117,13 +117,15 @@ def test_the_interpreter_may_end_while_threads_are_inside_spans(job: RecordedJob
         def spin():
             while True: smon_rt.end(smon_rt.begin("data_loading"))
         for target in (forever, forever, spin): threading.Thread(target=target, daemon=True).start()
-        with smon_rt.step(0): time.sleep(0.02)
+        deadline = time.monotonic() + 20
+        with smon_rt.step(0):
+            while smon_rt.status().recorded_spans < 5000 and time.monotonic() < deadline: time.sleep(0.001)
         sys.exit(3)
         """,
         exit_code=3,
     )
     trace = job.trace()
-    assert count_of(trace, "user") > 10
+    assert count_of(trace, "user") > 0
     assert (trace.end_reason is None, trace.damage) == (False, [])
 
 
