@@ -54,7 +54,8 @@ class ClockAlignment:
 
     def aligned(self, trace: RankTrace) -> RankTrace:
         """The trace with all its times on the common axis; durations stay as they are."""
-        line = self.hosts[trace.host_key].line
+        # A host that only a damaged file names, which says so: its times stay as they are.
+        line = self.hosts.get(trace.host_key, HostClock()).line
         if line == ClockLine():
             return trace
         spans, steps, clocks = trace.spans, trace.steps, trace.clocks

@@ -140,21 +140,32 @@ class JobReader:
 
     def __iter__(self) -> Iterator[RankTrace]:
         key = (self.job.run_id, self.job.attempt)
+        taken: dict[int, str] = {}
         for _, heads in sorted(self._by_rank.items()):
             try:
                 traces = read_files([head.path for head in sorted(heads, key=_file_order)], self._steps)
             except TraceError as error:
-                # A job may be read twice; what is said once is enough.
-                if str(error) not in self.job.unreadable:
-                    self.job.unreadable.append(str(error))
+                self._say_unreadable(str(error))
                 continue
             for trace in _one_process_a_rank([trace for trace in traces if trace.run_key == key]):
+                if trace.rank in taken:
+                    other = shown(taken[trace.rank])
+                    self._say_unreadable(
+                        f"{shown(trace.files[0])}: holds rank {trace.rank}, which is in {other}; left out"
+                    )
+                    continue
+                taken[trace.rank] = trace.files[0]
                 merge_memory(trace, self._steps)
                 self.job.present.add(trace.rank)
                 self.job.world_size = max(self.job.world_size, trace.identity.world_size)
                 yield trace
         if not self.job.present:
             raise TraceError(self.job.unreadable[0])
+
+    def _say_unreadable(self, words: str) -> None:
+        # A job may be read twice; what is said once is enough.
+        if words not in self.job.unreadable:
+            self.job.unreadable.append(words)
 
 
 def find_files(paths: Sequence[StrPath]) -> list[str]:

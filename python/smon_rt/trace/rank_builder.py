@@ -196,6 +196,8 @@ class RankBuilder:
         trace = self._trace
         from_start = 0 in self._file_indices
         for ring_id, parts in self._rings.items():
+            if not parts:  # all of its batches made no sense
+                continue
             parts.sort()
             end = 0 if from_start else parts[0][0]
             for first, count in parts:
