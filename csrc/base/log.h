@@ -20,6 +20,8 @@ LogLevel log_level() noexcept;
 /// not mix, and cut at 1,000 bytes.
 ///
 /// Threading: any thread; never on the hot path, since it is a system call.
+/// When standard error is full (a pipe that nobody reads) or gone: the line is dropped and counted, and the next one
+/// that gets through says how many were. Never waits.
 void log(LogLevel level, std::string_view message) noexcept;
 
 /// Lets one message of its kind through in each interval and counts the others.

@@ -1,6 +1,9 @@
 // Ways for a process to end without stop: its exit code stays, nothing hangs, the file is whole.
 
+#include <fcntl.h>
 #include <signal.h>
+#include <sys/resource.h>
+#include <unistd.h>
 
 #include <chrono>
 #include <filesystem>
@@ -77,6 +80,41 @@ TEST_F(RecordExitTest, SigtermKillsAsItWouldWithoutUs) {
   const RecordedTrace trace = read_traces(directory_);
   EXPECT_EQ(trace.count(Kind::kForwardCompute), 40u);
   EXPECT_TRUE(trace.damage.empty());
+}
+
+/// In a child: standard error is a pipe that nobody reads, and full.
+bool fill_stderr() {
+  int ends[2];
+  if (::pipe(ends) != 0 || ::dup2(ends[1], STDERR_FILENO) < 0) return false;
+  ::fcntl(STDERR_FILENO, F_SETFL, O_NONBLOCK);
+  while (::write(STDERR_FILENO, "x", 1) == 1) {
+  }
+  return ::fcntl(STDERR_FILENO, F_SETFL, 0) == 0;
+}
+
+TEST_F(RecordExitTest, AFullStandardErrorHoldsNothingUp) {
+  const auto begin = std::chrono::steady_clock::now();
+  RecordProcess process({start(), "steps:10", "stop_timed", start(), "steps:10", "exit:3"}, fill_stderr,
+                        {{"SMON_RT_LOG", "info"}, {"SMON_RT_SAMPLE_RATIO", "wrong"}});
+  EXPECT_EQ(process.read_line(), "start=0");
+  const std::string stop = process.read_line_with("stop=");
+  EXPECT_EQ(number_in(stop, "stop"), 0) << stop;
+  EXPECT_LT(number_in(stop, "ms"), 2000) << stop;
+  EXPECT_EQ(process.exit_code(), 3);
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(10));
+  EXPECT_EQ(read_traces(directory_).step_times.size(), 20u);
+}
+
+TEST_F(RecordExitTest, ADrainThatCannotWarnStillEnds) {
+  const auto limit = [] {
+    const rlimit bytes{20000, 20000};
+    return ::setrlimit(RLIMIT_FSIZE, &bytes) == 0 && fill_stderr();
+  };
+  RecordProcess process({start(), "spans:20000", "file_error", "stop_timed", "exit:3"}, limit);
+  const std::string stop = process.read_line_with("stop=");
+  EXPECT_NE(number_in(stop, "stop"), 6) << stop;
+  EXPECT_LT(number_in(stop, "ms"), 2000) << stop;
+  EXPECT_EQ(process.exit_code(), 3);
 }
 
 TEST_F(RecordExitTest, DisabledNothingIsThere) {

@@ -1,7 +1,14 @@
 #include "base/log.h"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
+#include <cerrno>
+#include <chrono>
+#include <cstddef>
+#include <future>
+#include <stdexcept>
 #include <string>
 #include <thread>
 #include <vector>
@@ -33,6 +40,85 @@ TEST(Log, CutsALongMessageAndStillEndsTheLine) {
   const std::string line = logged(LogLevel::kError, std::string(100'000, 'x'));
   EXPECT_EQ(line.size(), 1000u);
   EXPECT_EQ(line.back(), '\n');
+}
+
+/// A pipe in the place of standard error.
+class PipeAsStderr {
+ public:
+  PipeAsStderr() : before_(::dup(STDERR_FILENO)) {
+    int ends[2];
+    if (::pipe2(ends, O_CLOEXEC) != 0) throw std::runtime_error("pipe2");
+    reader_ = ends[0];
+    ::dup2(ends[1], STDERR_FILENO);
+    ::close(ends[1]);
+  }
+  ~PipeAsStderr() {
+    ::dup2(before_, STDERR_FILENO);
+    ::close(before_);
+    close_reader();
+  }
+  PipeAsStderr(const PipeAsStderr&) = delete;
+  PipeAsStderr& operator=(const PipeAsStderr&) = delete;
+
+  void fill(bool stays_nonblocking = false) {
+    ::fcntl(STDERR_FILENO, F_SETFL, O_NONBLOCK);
+    while (::write(STDERR_FILENO, "x", 1) == 1) {
+    }
+    if (!stays_nonblocking) ::fcntl(STDERR_FILENO, F_SETFL, 0);
+  }
+  std::string read_all() {
+    ::fcntl(reader_, F_SETFL, O_NONBLOCK);
+    std::string all;
+    char piece[4096];
+    for (ssize_t size; (size = ::read(reader_, piece, sizeof piece)) > 0;) {
+      all.append(piece, static_cast<std::size_t>(size));
+    }
+    return all;
+  }
+  void close_reader() {
+    if (reader_ >= 0) ::close(reader_);
+    reader_ = -1;
+  }
+
+ private:
+  int before_;
+  int reader_ = -1;
+};
+
+TEST(Log, AFullPipeHoldsNobodyUpAndTheNextLineSaysWhatIsMissing) {
+  for (const bool is_nonblocking : {false, true}) {
+    PipeAsStderr pipe;
+    pipe.fill(is_nonblocking);
+    const auto done = std::async(std::launch::async, [] {
+      for (int i = 0; i < 3; ++i) log(LogLevel::kWarning, "dropped");
+    });
+    EXPECT_EQ(done.wait_for(std::chrono::seconds(20)), std::future_status::ready);
+    EXPECT_EQ(pipe.read_all().find("dropped"), std::string::npos);
+    log(LogLevel::kWarning, "there again");
+    EXPECT_EQ(pipe.read_all(),
+              "smon_rt: warning: 3 lines before this were dropped: standard error took no more\n"
+              "smon_rt: warning: there again\n");
+    log(LogLevel::kWarning, "as ever");
+    EXPECT_EQ(pipe.read_all(), "smon_rt: warning: as ever\n");
+  }
+}
+
+TEST(Log, APipeWithoutAReaderRaisesNoSignalAndAClosedOneIsNoError) {
+  {
+    PipeAsStderr pipe;
+    pipe.close_reader();
+    log(LogLevel::kWarning, "to nobody");
+  }
+  {
+    PipeAsStderr pipe;
+    ::close(STDERR_FILENO);
+    errno = 7;
+    log(LogLevel::kWarning, "to nowhere");
+    EXPECT_EQ(errno, 7);
+  }
+  EXPECT_EQ(logged(LogLevel::kWarning, "here"),
+            "smon_rt: warning: 2 lines before this were dropped: standard error took no more\n"
+            "smon_rt: warning: here\n");
 }
 
 TEST(Log, LevelsHaveNames) {
