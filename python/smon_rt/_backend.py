@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import select
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TextIO
 
 from smon_rt.environment import LogLevel, log_level
 
-__all__ = ["IS_NATIVE", "native", "say"]
+__all__ = ["IS_NATIVE", "native", "say", "write_line"]
 
 if TYPE_CHECKING:
     from smon_rt import _runtime as native
@@ -26,6 +27,23 @@ IS_NATIVE: bool = native.__name__ == "smon_rt._runtime"
 
 def say(level: LogLevel, message: str) -> None:
     """One line on stderr, as the library itself writes them; nothing if SMON_RT_LOG asks for less."""
-    if level <= log_level() and sys.stderr is not None:
-        with contextlib.suppress(OSError, ValueError):
-            sys.stderr.write(f"smon_rt: {level.name.lower()}: {message}\n")
+    if level <= log_level():
+        write_line(f"smon_rt: {level.name.lower()}: {message}\n")
+
+
+def write_line(line: str) -> None:
+    """Writes to stderr if that takes the line at once: whatever it is, it neither blocks nor raises into the job."""
+    with contextlib.suppress(Exception):
+        if sys.stderr is not None and _takes_a_line(sys.stderr):
+            sys.stderr.write(line)
+
+
+def _takes_a_line(stream: TextIO) -> bool:
+    """False for a pipe that is full, because nobody reads it."""
+    try:
+        descriptor = stream.fileno()
+    except Exception:  # no file behind it, as in a notebook
+        return True
+    poll = select.poll()
+    poll.register(descriptor, select.POLLOUT)
+    return bool(poll.poll(0))

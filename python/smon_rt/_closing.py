@@ -14,7 +14,7 @@ import os
 import sys
 import time
 
-from smon_rt._backend import native
+from smon_rt._backend import native, write_line
 from smon_rt.environment import LogLevel, log_level
 
 __all__ = ["arm", "say_closing_line", "wait_for_verdict"]
@@ -55,14 +55,14 @@ def _at_exit() -> None:
 def say_closing_line(verdict_within_s: float = 0.0) -> None:
     """Says the line, if this is rank 0, steps were recorded into a file, and SMON_RT_LOG asks for warnings."""
     started_s, _State.started_s = _State.started_s, None
-    if started_s is None or log_level() < LogLevel.WARNING or sys.stderr is None:
+    if started_s is None or log_level() < LogLevel.WARNING:
         return
     with contextlib.suppress(Exception):  # an exit must not fail for the sake of a line
         status = native.status()
         directory, name = os.path.split(status["file_path"])
         if status["steps"] and not status["file_error"] and name.startswith("rank-00000."):
             headline = _verdict(directory, verdict_within_s) if verdict_within_s > 0 else None
-            sys.stderr.write(closing_line(status, time.monotonic() - started_s, directory, headline))
+            write_line(closing_line(status, time.monotonic() - started_s, directory, headline))
 
 
 def closing_line(status: dict[str, object], elapsed_s: float, directory: str, headline: str | None) -> str:

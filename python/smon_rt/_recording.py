@@ -12,13 +12,14 @@ import inspect
 import os
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, ParamSpec, TypeVar, cast
 
 from smon_rt import _closing
 from smon_rt import integrations as _integrations
 from smon_rt._backend import IS_NATIVE, native, say
 from smon_rt._layout import Layout, discover, torch_distributed
+from smon_rt._status import Status as Status  # re-exported
+from smon_rt._status import status as status
 from smon_rt.environment import LogLevel
 from smon_rt.errors import RecordingError
 from smon_rt.integrations import state as hooks
@@ -97,11 +98,13 @@ def start(
         _check_range(name, value, 0)
     for name, value in (("warmup_steps", warmup_steps), ("always_steps", always_steps)):
         _check_range(name, value, 0)
+    if run_id is not None and not isinstance(run_id, str):
+        raise RecordingError(f"start: run_id is {run_id!r:.80}, expected a text")
     _integrations.check("start", integrations)
     if rank is None and world_size is None and (distributed := torch_distributed()) is not None:
         rank, world_size = distributed.get_rank(), distributed.get_world_size()
     result = native.start(
-        trace_dir=None if trace_dir is None else os.fsdecode(trace_dir),
+        trace_dir=_directory(trace_dir),
         run_id=run_id,
         attempt=_or_default(attempt),
         rank=_or_default(rank),
@@ -151,8 +154,18 @@ def _refused(result: int, strict: bool) -> bool:
 
 def _check_range(name: str, value: float | None, least: float, most: float = 2**31 - 1) -> None:
     limit = 2**63 - 1 if name == "max_file_bytes" else most
-    if value is not None and not least <= value <= limit:
+    if value is not None and not (isinstance(value, (int, float)) and least <= value <= limit):
         raise RecordingError(f"start: {name} is {value!r}, expected {least} to {limit}")
+
+
+def _directory(path: str | os.PathLike[str] | None) -> str | None:
+    try:
+        name = None if path is None else os.fsdecode(path)
+        if name is not None:
+            name.encode()
+    except (TypeError, UnicodeError):
+        raise RecordingError(f"start: trace_dir is {path!r:.200}, expected a path in UTF-8") from None
+    return name
 
 
 def _or_default(value: int | None) -> int:
@@ -240,8 +253,15 @@ def found_layout(layout: Layout) -> None:
 
 
 def _apply_layout(layout: Layout) -> None:
-    _State.layout = layout
-    native.set_layout(**{name: getattr(layout, name) for name in layout.__dataclass_fields__})
+    try:
+        native.set_layout(**{name: getattr(layout, name) for name in Layout.__dataclass_fields__})
+    except (TypeError, OverflowError, AttributeError):
+        problem = f"set_layout: a layout has whole numbers and a schedule's name, not {layout!r:.200}"
+        if _State.is_strict or not native.has_stepped():
+            raise RecordingError(problem) from None
+        say(LogLevel.WARNING, problem)
+    else:
+        _State.layout = layout
 
 
 def known_layout() -> Layout:
@@ -316,66 +336,18 @@ def request_sampling(steps: int, first_step: int | None = None) -> bool:
     `first_step` must not have begun; without it the window begins soon. Returns whether this process will. Raises
     RecordingError when there is no such window: 1 to 10,000 steps.
     """
-    result = native.request_sampling(-1 if first_step is None else first_step, steps)
+    try:
+        result = native.request_sampling(-1 if first_step is None else first_step, steps)
+    except (TypeError, OverflowError):
+        result, problem = native.INVALID_ARGUMENT, f"no window of {steps!r} steps from {first_step!r}"
+    else:
+        problem = native.last_error()
     if result == native.OK:
         return True
-    problem = native.last_error()
     if result == native.INVALID_ARGUMENT and (_State.is_strict or not native.has_stepped()):
         raise RecordingError(problem)
     say(LogLevel.WARNING, f"request_sampling: {problem}")
     return False
-
-
-@dataclass(frozen=True)
-class Status:
-    """What recording did since `start`, or did until `stop`.
-
-    Example:
-        >>> import smon_rt
-        >>> smon_rt.status().dropped_spans
-        0
-    """
-
-    is_started: bool
-    is_paused: bool
-    step: int | None
-    """The step begun last; None before the first."""
-    recorded_spans: int
-    written_spans: int
-    """Of these, in the file."""
-    dropped_spans: int
-    dropped_by_kind: dict[str, int]
-    foreign_tokens: int
-    """Ends of tokens that nobody gave."""
-    stale_tokens: int
-    """Ends of spans that had ended."""
-    threads_without_ring: int
-    sampled_steps: int
-    steps: int
-    file_bytes: int
-    drain_cpu_ns: int
-    file_path: str | None
-    file_error: str | None
-    """Why nothing is written; None if it is, or if there is no directory."""
-    uncounted_sequences: int = 0
-    """Operations without a place in their communicator's order: more communicators and peers than can be counted."""
-
-
-def status() -> Status:
-    """Counters of this process; nothing is reset."""
-    values = native.status()
-    dropped = {KIND_NAMES[number]: count for number, count in values["dropped_by_kind"].items()}
-    return Status(
-        **(
-            values
-            | {
-                "dropped_by_kind": dropped,
-                "step": values["step"] if values["step"] >= 0 else None,
-                "file_path": values["file_path"] or None,
-                "file_error": values["file_error"] or None,
-            }
-        )
-    )
 
 
 def _with_hint(message: str) -> str:

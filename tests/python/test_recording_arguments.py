@@ -231,3 +231,51 @@ def test_the_readme_lists_every_variable() -> None:
     assert {"SMON_RT_TRACE_DIR", "SMON_RT_SAMPLE_RATIO", "SMON_RT_WARMUP_STEPS", "SMON_RT_DISABLE"} <= {
         variable.name for variable in VARIABLES
     }
+
+
+@pytest.mark.parametrize(
+    ("call", "expected"),
+    [
+        ("smon_rt.start(DIR, run_id=5)", "start: run_id is 5, expected a text"),
+        (r"smon_rt.start(b'\xff')", r"start: trace_dir is b'\xff', expected a path in UTF-8"),
+        ("smon_rt.start(7)", "start: trace_dir is 7, expected a path in UTF-8"),
+        ("smon_rt.start(DIR); smon_rt.request_sampling('a')", "no window of 'a' steps from None"),
+        ("smon_rt.start(DIR); smon_rt.request_sampling(2**40)", "no window of 1099511627776 steps from None"),
+    ],
+)
+def test_arguments_of_another_type_are_one_line(job: RecordedJob, call: str, expected: str) -> None:
+    output = job.run(f"try: {call}\nexcept smon_rt.RecordingError as error: print(str(error))\n")
+    assert output.stdout.strip() == expected
+
+
+def test_once_steps_run_they_are_said_and_not_raised(job: RecordedJob) -> None:
+    output = job.run("""
+        smon_rt.start(DIR)
+        with smon_rt.step(0):
+            assert not smon_rt.request_sampling("a")
+            smon_rt.set_layout(smon_rt.Layout(dp_rank="x"))
+    """)
+    assert "request_sampling: no window of 'a' steps from None" in output.stderr
+    assert "set_layout: a layout has whole numbers" in output.stderr
+
+
+def test_a_stderr_that_raises_or_takes_nothing_is_no_matter(job: RecordedJob) -> None:
+    job.run("""
+        import io, os
+        class Odd(io.StringIO):
+            def write(self, text): raise RuntimeError("not mine")
+        kept, sys.stderr = sys.stderr, Odd()
+        smon_rt.start(DIR)
+        with smon_rt.step(0): smon_rt.end(smon_rt.begin("nonsense"))
+        reader, writer = os.pipe()
+        os.set_blocking(writer, False)
+        try:
+            while True: os.write(writer, b"x" * 65536)
+        except BlockingIOError: pass
+        os.set_blocking(writer, True)
+        sys.stderr = os.fdopen(writer, "w")
+        with smon_rt.step(1): smon_rt.end(smon_rt.begin("other nonsense"))
+        smon_rt.stop()
+        sys.stderr = kept
+    """)
+    assert len(job.trace().steps) == 2

@@ -1,0 +1,60 @@
+"""What recording did, in numbers; `smon_rt` offers it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from smon_rt._backend import native
+from smon_rt.kinds import KIND_NAMES
+
+
+@dataclass(frozen=True)
+class Status:
+    """What recording did since `start`, or did until `stop`.
+
+    Example:
+        >>> import smon_rt
+        >>> smon_rt.status().dropped_spans
+        0
+    """
+
+    is_started: bool
+    is_paused: bool
+    step: int | None
+    """The step begun last; None before the first."""
+    recorded_spans: int
+    written_spans: int
+    """Of these, in the file."""
+    dropped_spans: int
+    dropped_by_kind: dict[str, int]
+    foreign_tokens: int
+    """Ends of tokens that nobody gave."""
+    stale_tokens: int
+    """Ends of spans that had ended."""
+    threads_without_ring: int
+    sampled_steps: int
+    steps: int
+    file_bytes: int
+    drain_cpu_ns: int
+    file_path: str | None
+    file_error: str | None
+    """Why nothing is written; None if it is, or if there is no directory."""
+    uncounted_sequences: int = 0
+    """Operations without a place in their communicator's order: more communicators and peers than can be counted."""
+
+
+def status() -> Status:
+    """Counters of this process; nothing is reset."""
+    values = native.status()
+    dropped = {KIND_NAMES[number]: count for number, count in values["dropped_by_kind"].items()}
+    return Status(
+        **(
+            values
+            | {
+                "dropped_by_kind": dropped,
+                "step": values["step"] if values["step"] >= 0 else None,
+                "file_path": values["file_path"] or None,
+                "file_error": values["file_error"] or None,
+            }
+        )
+    )
