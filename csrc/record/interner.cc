@@ -12,9 +12,19 @@ std::vector<Item> since(const std::vector<Item>& items, std::size_t n) {
                           : std::vector<Item>();
 }
 
+/// No longer than a name may be, and no character of UTF-8 in halves.
+std::string_view shortened(std::string_view text) {
+  if (text.size() <= Interner::kMaxNameBytes) return text;
+  std::size_t end = Interner::kMaxNameBytes;
+  const auto continues = [&](std::size_t at) { return (static_cast<unsigned char>(text[at]) & 0xc0) == 0x80; };
+  while (end > Interner::kMaxNameBytes - 4 && continues(end)) --end;
+  return text.substr(0, end);
+}
+
 }  // namespace
 
 std::uint16_t Interner::name(std::string_view text) {
+  text = shortened(text);
   const std::lock_guard lock(mutex_);
   if (const auto found = name_ids_.find(text); found != name_ids_.end()) return found->second;
   if (names_.size() == kMaxIds) return 0;
@@ -38,6 +48,8 @@ std::uint16_t Interner::track(std::int32_t thread_id, std::string_view thread_na
 
 std::uint16_t Interner::communicator(std::string_view name, std::string_view dimension,
                                      std::span<const std::int32_t> members, bool* is_new) {
+  name = shortened(name);
+  dimension = shortened(dimension);
   const std::lock_guard lock(mutex_);
   if (is_new != nullptr) *is_new = false;
   CommunicatorKey key{name, dimension, std::vector<std::int32_t>(members.begin(), members.end())};

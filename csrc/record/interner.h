@@ -36,9 +36,11 @@ struct InternedCommunicator {
 /// same content gives the same number.
 ///
 /// Threading: any thread. Cost: takes a lock and allocates: once a name, never a span.
-/// When full: 0 ("none") beyond 65,535 of a kind.
+/// When full: 0 ("none") beyond 65,535 of a kind. Names are cut: each new file of a trace begins with all of them.
 class Interner {
  public:
+  static constexpr std::size_t kMaxNameBytes = 1024;
+
   std::uint16_t name(std::string_view text);
   std::uint16_t track(std::int32_t thread_id, std::string_view thread_name, std::int32_t device, std::uint64_t stream);
   /// `is_new` tells the caller to set up what belongs to a communicator, once.

@@ -79,5 +79,18 @@ TEST(Interner, ThreadsAgree) {
   EXPECT_EQ(interner.names_since(0).size(), 100u);
 }
 
+TEST(Interner, LongNamesAreCutBetweenCharacters) {
+  Interner interner;
+  const std::string long_name = "x" + std::string(10'000, 'y');
+  EXPECT_EQ(interner.name(long_name), interner.name(long_name + "z"));
+  std::string umlauts = "x";
+  for (int i = 0; i < 2000; ++i) umlauts += "\u00fc";
+  interner.name(umlauts);
+  const std::vector<InternedName> names = interner.names_since(0);
+  ASSERT_EQ(names.size(), 2u);
+  EXPECT_EQ(names[0].text.size(), Interner::kMaxNameBytes);
+  EXPECT_EQ(names[1].text.size(), Interner::kMaxNameBytes - 1) << "a character more would be half of it";
+}
+
 }  // namespace
 }  // namespace smon_rt
