@@ -93,6 +93,7 @@ bool Runtime::is_still_stopping() {
   if (!stopping_->has_ended()) return true;
   // Ended since: only what the job's threads may still be inside, the recorder, stays.
   stopping_->stop("stop", std::chrono::steady_clock::now() + kStopLimit);
+  last_status_ = stopping_->read_status();
   retired_.push_back(&stopping_->recorder());
   stopping_.reset();
   return false;
@@ -163,17 +164,14 @@ smon_result Runtime::stop() {
   if (running_.exchange(nullptr, std::memory_order_acq_rel) == nullptr) {
     return fail_locked(SMON_NOT_STARTED, "the process exits: recording has ended");
   }
-  last_status_ = session_->read_status();  // before the arena is gone
   const bool ended = session_->stop("stop", std::chrono::steady_clock::now() + kStopLimit);
   g_recorder.store(nullptr, std::memory_order_release);
-  const DrainStatus drained = session_->drain().status();
-  last_status_.written_spans = drained.written_spans;
-  last_status_.file_bytes = drained.file_bytes;
-  last_status_.drain_cpu_ns = drained.cpu_ns;
+  last_status_ = session_->read_status();
   if (ended) {
+    const std::string loss = session_->loss();
     retired_.push_back(&session_->recorder());
     session_.reset();
-    return SMON_OK;
+    return loss.empty() ? SMON_OK : fail_locked(SMON_UNAVAILABLE, "not everything was written: " + loss);
   }
   stopping_ = std::move(session_);
   return fail_locked(SMON_TIMED_OUT, "the drain did not finish within a second: what was written is readable");

@@ -173,6 +173,7 @@ bool Session::stop(std::string_view reason, std::chrono::steady_clock::time_poin
   const bool reported = reporter_->join_until(deadline);
   const bool watched = watchdog_->join_until(deadline);
   if (!drained || !reported || !watched) return false;
+  if (!last_status_) last_status_ = read_status_now();  // before the arena is gone
   close();
   return true;
 }
@@ -196,7 +197,18 @@ void Session::stop_at_exit(std::chrono::nanoseconds limit) noexcept {
   if (drain_->has_ended()) recorder_->close();
 }
 
+std::string Session::loss() const {
+  if (!drain_->failure().empty()) return drain_->failure();
+  if (std::string file_error = drain_->status().file_error; !file_error.empty()) return file_error;
+  if (!last_status_ || last_status_->unwritten_spans == 0) return "";
+  return std::to_string(last_status_->unwritten_spans) + " spans could not be written";
+}
+
 smon_status Session::read_status() {
+  return last_status_ ? *last_status_ : read_status_now();
+}
+
+smon_status Session::read_status_now() {
   smon_status status = {};
   const ArenaHeader& header = recorder_->header();
   const DrainStatus drained = drain_->status();
@@ -214,6 +226,7 @@ smon_status Session::read_status() {
   status.sampled_steps = recorder_->sampled_steps();
   status.steps = recorder_->steps();
   status.uncounted_sequences = losses.uncounted_sequences;
+  status.unwritten_spans = losses.unwritten_spans;
   status.file_bytes = drained.file_bytes;
   status.drain_cpu_ns = drained.cpu_ns;
   copy_text(status.file_path, drained.file_path);

@@ -3,6 +3,7 @@
 #include <chrono>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -52,8 +53,10 @@ class Session {
   const Drain& drain() const { return *drain_; }
   Reporter& reporter() { return *reporter_; }
   const Watchdog& watchdog() const { return *watchdog_; }
-  /// All but is_started, is_paused and struct_size.
+  /// All but is_started, is_paused and struct_size. After a stop that ended: as it was then.
   smon_status read_status();
+  /// Once stopped: why not everything is in the file, "" if it is, or if there should be none.
+  std::string loss() const;
   /// A step that lies far enough ahead for the other ranks to hear of it; -1, the next one, where there is no file for
   /// them to hear by.
   std::int64_t soonest_shared_step() const;
@@ -66,6 +69,7 @@ class Session {
   Result<void> make_recorder(const SessionOptions& options);
   Result<void> start_threads();
   void close();
+  smon_status read_status_now();
 
   std::string trace_dir_;
   TraceIdentity identity_;
@@ -76,6 +80,7 @@ class Session {
   std::unique_ptr<Drain> drain_;
   std::unique_ptr<Watchdog> watchdog_;
   std::unique_ptr<Reporter> reporter_;
+  std::optional<smon_status> last_status_;  // once the arena is gone
 };
 
 }  // namespace smon_rt

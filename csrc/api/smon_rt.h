@@ -28,7 +28,8 @@ typedef enum smon_result {
   SMON_ALREADY_STARTED = 2,
   SMON_NOT_STARTED = 3,
   SMON_INVALID_ARGUMENT = 4,
-  SMON_UNAVAILABLE = 5, /* directory, memory or another live process stand in the way; smon_last_error says which */
+  SMON_UNAVAILABLE = 5, /* directory, memory or another live process stand in the way, or smon_stop could not write
+                           everything; smon_last_error says which */
   SMON_TIMED_OUT = 6    /* smon_stop: the drain did not finish in time; what was written is readable */
 } smon_result;
 
@@ -94,7 +95,11 @@ SMON_API void smon_config_init(smon_config* config);
 /* Starts recording in this process. Spans begun before are lost; those begun after are recorded. */
 SMON_API smon_result smon_start(const smon_config* config);
 
-/* Writes what is left and closes the file, within about a second. Recording can be started again. */
+/* Writes what is left and closes the file, within about a second. Recording can be started again, whatever comes back:
+ * SMON_OK if all that was recorded is written, or nothing should be (no directory was given); SMON_UNAVAILABLE if the
+ * file failed at any time since smon_start or was removed (smon_last_error says why, smon_status_read how many spans
+ * that cost); SMON_TIMED_OUT if the file system does not answer. Spans that were dropped on the way, because a ring was
+ * full, change nothing about it: smon_status_read counts them. */
 SMON_API smon_result smon_stop(void);
 
 /* One line about the last failure in this process, "" if none. Valid until the next call that fails. */
@@ -172,7 +177,7 @@ typedef struct smon_status {
   int32_t is_started, is_paused;
   int64_t step;            /* -1: none yet */
   uint64_t recorded_spans; /* written to rings since smon_start */
-  uint64_t written_spans;  /* of these, in the file */
+  uint64_t written_spans;  /* of these, in files; not counted are those in a file that is known to be gone */
   uint64_t dropped_spans;  /* of all kinds */
   uint64_t dropped_by_kind[SMON_KIND_COUNT];
   uint64_t foreign_tokens, stale_tokens, threads_without_ring;
@@ -182,6 +187,7 @@ typedef struct smon_status {
   char file_path[512];
   char file_error[256];         /* why nothing is written, "" if it is, or if no directory was given */
   uint64_t uncounted_sequences; /* operations without comm_seq: more communicators and peers than can be counted */
+  uint64_t unwritten_spans;     /* recorded, and lost because the file failed or was removed: file_error says why */
 } smon_status;
 
 SMON_API void smon_status_read(smon_status* status);

@@ -86,6 +86,7 @@ void Drain::run() {
     reason = stop_reason_;
   }
   sink_.close(reason);
+  say_error();
   publish();
 }
 
@@ -118,7 +119,7 @@ void Drain::pass(bool everything) {
   const std::size_t step_count = take_steps(out_, now_ns, everything);
   if (everything && options_.write_open_spans) append_open_spans(out_);
   if (!out_.empty()) {
-    if (sink_.write(out_)) {
+    if (sink_.write(out_, span_count)) {
       written_spans_ += span_count;
     } else if (!sink_.file().error().empty()) {  // no error: nobody asked for a file
       recorder_.header().losses.unwritten_spans.fetch_add(span_count, std::memory_order_relaxed);
@@ -194,13 +195,16 @@ void Drain::append_open_spans(std::string& out) {
   append_spans(out, open_spans_ring_, 0, spans);
 }
 
+void Drain::say_error() {
+  if (sink_.file().error().empty() || std::exchange(has_said_error_, true)) return;
+  log(LogLevel::kWarning, sink_.file().error() + "; recording goes on without a file");
+}
+
 void Drain::upkeep(bool everything) {
   if (const std::optional<Overhead> overhead = overhead_.get()) say_overhead(*overhead);
-  sink_.file().check_exists();
+  sink_.check_exists();
   if (!sink_.file().is_on()) {
-    if (!sink_.file().error().empty() && !std::exchange(has_said_error_, true)) {
-      log(LogLevel::kWarning, sink_.file().error() + "; recording goes on without a file");
-    }
+    say_error();
     return;
   }
   std::string packets;
@@ -238,6 +242,10 @@ void Drain::upkeep(bool everything) {
 }
 
 void Drain::publish() {
+  if (const std::uint64_t removed = sink_.take_removed_spans(); removed != 0) {
+    written_spans_ -= removed;
+    recorder_.header().losses.unwritten_spans.fetch_add(removed, std::memory_order_relaxed);
+  }
   const std::lock_guard lock(mutex_);
   if (status_.file_path != sink_.file().path()) recorder_.arena().set_trace_file(sink_.file().path());
   status_.written_spans = written_spans_;

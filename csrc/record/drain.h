@@ -40,8 +40,8 @@ inline constexpr std::uint32_t kOpenSpansRing = 0xffff'ffff;
 
 /// What the drain thread has done so far.
 struct DrainStatus {
-  std::uint64_t written_spans = 0;
-  std::uint64_t file_bytes = 0;  // of all files since the start
+  std::uint64_t written_spans = 0;  // without those of a file that was removed
+  std::uint64_t file_bytes = 0;     // of all files since the start
   std::uint64_t cpu_ns = 0;
   double sampled_step_mean_ns = 0;
   double unsampled_step_mean_ns = 0;
@@ -71,6 +71,8 @@ class Drain {
   /// False if the file system did not answer by then.
   bool join_until(std::chrono::steady_clock::time_point deadline) { return thread_.join_until(deadline); }
   bool has_ended() const { return thread_.has_ended(); }
+  /// What ended the thread before its work was done, "" if nothing. Only once has_ended().
+  const std::string& failure() const { return thread_.failure(); }
 
   /// What others of our threads have cost, for the file.
   void report_cost_of(const BackgroundThread* reporter, const BackgroundThread* watchdog);
@@ -94,6 +96,7 @@ class Drain {
   void say_overhead(const Overhead& overhead);
   void append_open_spans(std::string& out);
   void upkeep(bool everything);
+  void say_error();
   ClockReading read_clock();
   void publish();
   std::chrono::nanoseconds next_sleep(std::chrono::nanoseconds current) const;

@@ -1,5 +1,8 @@
 #include "record/trace_sink.h"
 
+#include <unistd.h>
+
+#include <cerrno>
 #include <utility>
 
 #include "format/trace_encoder.h"
@@ -37,6 +40,7 @@ Result<void> TraceSink::open(const TraceIdentity& identity) {
 bool TraceSink::begin_file() {
   identity_.file_index = file_.file_index();
   written_ = {};
+  spans_in_file_ = 0;
   std::string packets;
   append_identity(packets, identity_);
   append_new_names(packets);
@@ -56,13 +60,22 @@ void TraceSink::append_new_names(std::string& out) {
   if (names != TraceNames{}) append_names(out, names);
 }
 
-bool TraceSink::write(std::string_view packets) {
+bool TraceSink::write(std::string_view packets, std::uint64_t span_count) {
   if (!file_.append(packets)) return false;
+  spans_in_file_ += span_count;
   if (file_.is_full()) rotate();
   return true;
 }
 
+void TraceSink::check_exists() {
+  if (!file_.is_on()) return;
+  file_.check_exists();
+  if (file_.is_on() || ::access(file_.path().c_str(), F_OK) == 0 || (errno != ENOENT && errno != ENOTDIR)) return;
+  removed_spans_ += std::exchange(spans_in_file_, 0);
+}
+
 void TraceSink::rotate() {
+  check_exists();  // the last look at this one
   std::string packet;
   append_end(packet, "rotated");
   if (file_.append(packet) && file_.open_next()) begin_file();

@@ -1,8 +1,10 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "base/result.h"
 #include "format/trace_records.h"
@@ -29,8 +31,14 @@ class TraceSink {
   /// spans before it: a span's names were interned before the span was pushed.
   void append_new_names(std::string& out);
 
-  /// Writes whole packets, and begins the next file if this one is full. False: they are lost, and the file is off.
-  bool write(std::string_view packets);
+  /// Writes whole packets, with so many spans, and begins the next file if this one is full. False: they are lost, and
+  /// the file is off.
+  bool write(std::string_view packets, std::uint64_t span_count = 0);
+
+  /// Turns the file off if it was removed under us.
+  void check_exists();
+  /// How many spans went with a file that was removed, since the last call.
+  std::uint64_t take_removed_spans() { return std::exchange(removed_spans_, 0); }
 
   /// The last packet of the file.
   void close(std::string_view reason);
@@ -54,6 +62,8 @@ class TraceSink {
   const Interner& interner_;
   TraceIdentity identity_;
   Cursor written_;
+  std::uint64_t spans_in_file_ = 0;
+  std::uint64_t removed_spans_ = 0;
 };
 
 }  // namespace smon_rt

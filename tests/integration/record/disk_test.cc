@@ -32,7 +32,7 @@ TEST_F(RecordDiskTest, AFullDiskTurnsTheFileOffAndKeepsWhatIsWhole) {
   RecordProcess process({start(), "steps:10", "sync", "spans:20000", "status", "stop", "exit:4"}, limit);
   const std::string status = process.read_line_with("started=");
   EXPECT_EQ(number_in(status, "file_error"), 1) << status;
-  EXPECT_EQ(process.read_line_with("stop="), "stop=0");
+  EXPECT_EQ(process.read_line_with("stop="), "stop=5");
   EXPECT_EQ(process.exit_code(), 4) << "no SIGXFSZ reaches the job";
   const RecordedTrace trace = read_traces(directory_);
   EXPECT_GE(trace.count(Kind::kForwardCompute), 40u);
@@ -60,6 +60,57 @@ TEST_F(RecordDiskTest, ADirectoryThatVanishesTurnsTheFileOff) {
   EXPECT_EQ(number_in(status, "file_error"), 1) << status;
   EXPECT_EQ(process.exit_code(), 0);
   EXPECT_FALSE(std::filesystem::exists(directory_));
+}
+
+TEST_F(RecordDiskTest, WhatOnlyTheLastDrainCannotWriteIsSaidByStop) {
+  RecordProcess process({start(), "steps:10", "sync", "limit_files", "spans:500", "stop", "status", "exit:4"});
+  EXPECT_EQ(process.read_line_with("stop="), "stop=5");
+  const std::string status = process.read_line_with("started=");
+  EXPECT_EQ(process.exit_code(), 4);
+  EXPECT_EQ(number_in(status, "file_error"), 1) << status;
+  EXPECT_EQ(number_in(status, "recorded"), 560) << status;
+  EXPECT_EQ(number_in(status, "written"), 60) << status;
+  EXPECT_EQ(number_in(status, "unwritten"), 500) << status;
+  EXPECT_TRUE(value_in(status, "last_error").starts_with("not everything was written: ")) << status;
+  EXPECT_EQ(static_cast<long>(read_traces(directory_).spans.size()), number_in(status, "written")) << status;
+}
+
+TEST_F(RecordDiskTest, WhereOnlyTheLastPacketFailsStopSaysSoToo) {
+  RecordProcess process({start(), "steps:10", "sync", "limit_files", "stop", "status"});
+  EXPECT_EQ(process.read_line_with("stop="), "stop=5");
+  const std::string status = process.read_line_with("started=");
+  EXPECT_EQ(process.exit_code(), 0);
+  EXPECT_EQ(number_in(status, "file_error"), 1) << status;
+  EXPECT_EQ(number_in(status, "unwritten"), 0) << status;
+}
+
+TEST_F(RecordDiskTest, AFileSystemThatIsFullAtTheEndIsSaidByStop) {
+  const std::string path = directory_.string();
+  RecordProcess process({start(), "steps:10", "sync", "fill_disk:" + path, "spans:2000", "stop", "status", "exit:4"},
+                        [&] { return mount_tmpfs(path, "size=256k"); });
+  const std::string stop = process.read_line_with("stop=");
+  const std::string status = process.read_line_with("started=");
+  const int code = process.exit_code();
+  if (code == RecordProcess::kSetUpFailed) GTEST_SKIP() << "mounting a tmpfs needs root";
+  EXPECT_EQ(code, 4);
+  EXPECT_EQ(stop, "stop=5");
+  EXPECT_EQ(number_in(status, "file_error"), 1) << status;
+  EXPECT_EQ(number_in(status, "written") + number_in(status, "unwritten"), number_in(status, "recorded")) << status;
+  EXPECT_GT(number_in(status, "unwritten"), 0) << status;
+}
+
+TEST_F(RecordDiskTest, ADirectoryThatVanishesBeforeStopHasNoSpans) {
+  RecordProcess process({start(), "steps:10", "sync", "wait", "steps:10", "stop", "status", "exit:4"});
+  ASSERT_EQ(process.read_line_with("ready"), "ready");
+  std::filesystem::remove_all(directory_);
+  process.go_on();
+  EXPECT_EQ(process.read_line_with("stop="), "stop=5");
+  const std::string status = process.read_line_with("started=");
+  EXPECT_EQ(process.exit_code(), 4);
+  EXPECT_EQ(number_in(status, "file_error"), 1) << status;
+  EXPECT_EQ(number_in(status, "written"), 0) << status;
+  EXPECT_EQ(number_in(status, "unwritten"), 120) << status;
+  EXPECT_NE(value_in(status, "last_error").find("removed"), std::string::npos) << status;
 }
 
 TEST_F(RecordDiskTest, AMissingParentIsSaidAndRecordingGoesOn) {

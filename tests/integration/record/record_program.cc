@@ -14,11 +14,15 @@
 //   fork_start:DIR     a child that starts anew as rank 9, records a step and exits
 //   block_writes       from here on the drain thread does not come back from write(), as with a file system that hangs
 //   stop_timed         smon_stop, and how many ms it took
+//   fill_disk:DIR      writes a file there until nothing more fits
+//   limit_files        from here on no file of this process can grow (RLIMIT_FSIZE)
 //   status             prints one line of KEY=VALUE
 //   wait               prints "ready", then waits for a line on standard input
 //   exit:CODE          exit(); return:CODE from main; _exit:CODE; throw; abort
 
+#include <fcntl.h>
 #include <pthread.h>
+#include <sys/resource.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -99,9 +103,10 @@ void print_status() {
   const smon_status s = read_status();
   std::cout << "started=" << s.is_started << " paused=" << s.is_paused << " step=" << s.step
             << " recorded=" << s.recorded_spans << " written=" << s.written_spans << " dropped=" << s.dropped_spans
-            << " foreign=" << s.foreign_tokens << " no_ring=" << s.threads_without_ring << " steps=" << s.steps
-            << " sampled=" << s.sampled_steps << " bytes=" << s.file_bytes << " path=" << s.file_path
-            << " file_error=" << (s.file_error[0] != '\0') << " last_error=" << smon_last_error() << std::endl;
+            << " unwritten=" << s.unwritten_spans << " foreign=" << s.foreign_tokens
+            << " no_ring=" << s.threads_without_ring << " steps=" << s.steps << " sampled=" << s.sampled_steps
+            << " bytes=" << s.file_bytes << " path=" << s.file_path << " file_error=" << (s.file_error[0] != '\0')
+            << " last_error=" << smon_last_error() << std::endl;
 }
 
 void start(const std::string& text) {
@@ -135,6 +140,14 @@ void wait_for_file_error() {
   while (read_status().file_error[0] == '\0' && steady_clock::now() < deadline) {
     std::this_thread::sleep_for(std::chrono::milliseconds(5));
   }
+}
+
+void fill_disk(const std::string& directory) {
+  const int file = open((directory + "/filler").c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0666);
+  const std::string block(4096, 'x');
+  while (::write(file, block.data(), block.size()) > 0) {
+  }
+  close(file);
 }
 
 void in_child(const std::string& name, const std::string& value) {
@@ -204,6 +217,11 @@ bool run(const std::string& name, const std::string& value) {
     const auto result = smon_stop();
     const auto taken = std::chrono::duration_cast<std::chrono::milliseconds>(steady_clock::now() - begin);
     std::cout << "stop=" << result << " ms=" << taken.count() << std::endl;
+  } else if (name == "fill_disk") {
+    fill_disk(value);
+  } else if (name == "limit_files") {
+    const rlimit nothing{0, 0};
+    setrlimit(RLIMIT_FSIZE, &nothing);
   } else if (name == "fork" || name == "fork_start") {
     in_child(name, value);
   } else if (name == "status") {
