@@ -12,8 +12,10 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
+#include <mutex>
 #include <new>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "base/process_state.h"
@@ -75,44 +77,70 @@ struct flock write_lock() {
   return lock;
 }
 
+/// The files of this process image's arenas.
+struct OwnFiles {
+  std::mutex mutex;
+  std::vector<std::pair<dev_t, ino_t>> files;
+};
+
+OwnFiles& own_files() {
+  static auto* const files = new OwnFiles;  // never gone: arenas may outlive whatever ends at exit
+  return *files;
+}
+
+std::pair<dev_t, ino_t> identity_of(const struct stat& status) {
+  return {status.st_dev, status.st_ino};
+}
+
 /// Who holds the arena file of the same name: the text for an error, or nothing if its owner is gone.
 std::optional<std::string> live_owner(const std::string& path) {
-  const int fd = ::open(path.c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW);
+  const int fd = move_from_standard_streams(::open(path.c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW));
   if (fd < 0) return "a file that cannot be opened (" + error_text(errno) + ")";
   struct flock lock = write_lock();
   const bool is_locked = ::fcntl(fd, F_GETLK, &lock) == 0 && lock.l_type != F_UNLCK;
+  struct stat status{};
   std::int32_t pid = 0;
   std::uint64_t start_ticks = 0;
   char magic[sizeof(kArenaMagic)] = {};
   const auto read_at = [&](void* target, std::size_t size, std::size_t offset) {
     return ::pread(fd, target, size, static_cast<off_t>(offset)) == static_cast<ssize_t>(size);
   };
-  const bool has_owner = read_at(magic, sizeof(magic), offsetof(ArenaHeader, magic)) &&
+  const bool has_owner = ::fstat(fd, &status) == 0 && read_at(magic, sizeof(magic), offsetof(ArenaHeader, magic)) &&
                          std::memcmp(magic, kArenaMagic, sizeof(magic)) == 0 &&
                          read_at(&pid, sizeof(pid), offsetof(ArenaHeader, pid)) &&
                          read_at(&start_ticks, sizeof(start_ticks), offsetof(ArenaHeader, process_start_ticks));
   ::close(fd);
-  if (has_owner && is_process_alive(pid, start_ticks)) return "process " + std::to_string(pid);
+  if (has_owner && is_arena_owner_alive(pid, start_ticks, status)) return "process " + std::to_string(pid);
   if (is_locked) return "process " + std::to_string(has_owner ? pid : lock.l_pid) + " of another pid namespace";
   return std::nullopt;
 }
 
+/// A name beside the dead process's file that is free: exec() starts our count anew, with the same pid.
+std::string name_aside(const std::string& path) {
+  static std::atomic<std::uint32_t> count{0};
+  struct stat status{};
+  std::string aside;
+  do {
+    aside = path + ".dead-" + std::to_string(::getpid()) + "-" + std::to_string(count.fetch_add(1));
+  } while (::lstat(aside.c_str(), &status) == 0);
+  return aside;
+}
+
 /// A new file of this size with every page in place and locked by us, or why not.
-Result<int> create_file(const std::string& path, std::size_t bytes) {
+Result<OwnedDescriptor> create_file(const std::string& path, std::size_t bytes) {
   // Growing a file beyond the process's limit is SIGXFSZ, which ends the job.
   struct rlimit limit{};
   if (::getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur < bytes) {
     return Error{"the process may write files of " + std::to_string(limit.rlim_cur >> 10) + " KiB only (ulimit -f)"};
   }
-  const int fd = ::open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
-  if (fd < 0) return Error{error_text(errno)};
+  OwnedDescriptor file(::open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600));
+  if (!file.is_open()) return Error{error_text(errno)};
   struct flock lock = write_lock();
-  (void)::fcntl(fd, F_SETLK, &lock);
+  (void)::fcntl(file.fd(), F_SETLK, &lock);
   // Reserved now, since a store to a page that tmpfs cannot provide is SIGBUS.
-  const int code = ::posix_fallocate(fd, 0, static_cast<off_t>(bytes));
-  if (code == 0) return fd;
+  const int code = ::posix_fallocate(file.fd(), 0, static_cast<off_t>(bytes));
+  if (code == 0) return file;
   ::unlink(path.c_str());
-  ::close(fd);
   return Error{error_text(code)};
 }
 
@@ -141,6 +169,13 @@ ArenaLayout::ArenaLayout(const ArenaSizes& sizes) {
   bytes = round_up(rings_offset + spans * sizeof(Span), kPageBytes);
 }
 
+bool is_arena_owner_alive(std::int32_t pid, std::uint64_t start_ticks, const struct stat& status) {
+  if (!is_process_alive(pid, start_ticks)) return false;
+  if (pid != ::getpid()) return true;
+  const std::lock_guard lock(own_files().mutex);
+  return std::ranges::count(own_files().files, identity_of(status)) > 0;
+}
+
 std::string Arena::file_name(const std::string& run_id, std::uint32_t attempt, std::int32_t rank) {
   constexpr std::size_t kMaxRunBytes = 120;  // a file name has 255
   std::string run = run_id.substr(0, kMaxRunBytes);
@@ -166,27 +201,30 @@ Result<std::unique_ptr<Arena>> Arena::create(const ArenaOptions& options) {
                      ", which records the same run, attempt and rank as this process (" + std::to_string(::getpid()) +
                      "): give one of them another RANK or SMON_RT_RUN_ID"};
       }
-      static std::atomic<std::uint32_t> leftover_count{0};
-      const std::string aside =
-          path + ".dead-" + std::to_string(::getpid()) + "-" + std::to_string(leftover_count.fetch_add(1));
-      if (::rename(path.c_str(), aside.c_str()) != 0) why = "a dead process's " + path + ": " + error_text(errno);
+      if (::rename(path.c_str(), name_aside(path).c_str()) != 0)
+        why = "a dead process's " + path + ": " + error_text(errno);
     }
     for (const ArenaSizes& sizes : candidate_sizes(options.sizes)) {
       const ArenaLayout layout(sizes);
-      auto fd = create_file(path, layout.bytes);
-      if (!fd) {
-        if (why.empty()) why = path + ": " + fd.error().message + " (" + std::to_string(layout.bytes >> 10) + " KiB)";
+      auto file = create_file(path, layout.bytes);
+      if (!file) {
+        if (why.empty()) why = path + ": " + file.error().message + " (" + std::to_string(layout.bytes >> 10) + " KiB)";
         continue;
       }
-      void* memory = map(*fd, layout.bytes);
+      struct stat status{};
+      void* memory = file->is_ours(&status) ? map(file->fd(), layout.bytes) : nullptr;
       if (memory == nullptr) {
         why = path + ": " + error_text(errno);
         ::unlink(path.c_str());
-        ::close(*fd);
         break;
       }
+      {
+        const std::lock_guard lock(own_files().mutex);
+        own_files().files.push_back(identity_of(status));
+      }
       arena->header_ = new (memory) ArenaHeader;
-      arena->fd_ = *fd;
+      arena->descriptor_ = std::move(*file);
+      arena->file_ = identity_of(status);
       arena->path_ = path;
       arena->sizes_ = sizes;
       arena->bytes_ = layout.bytes;
@@ -262,8 +300,11 @@ void Arena::close() noexcept {
   is_closed_ = true;
   if (fork_count_ != fork_count()) return;  // the parent's: its file and lock are not ours, its memory is detached
   if (header_ != nullptr) replace_by_private_memory(header_, bytes_);
-  if (!path_.empty()) ::unlink(path_.c_str());
-  if (fd_ >= 0) ::close(fd_);
+  if (path_.empty()) return;
+  ::unlink(path_.c_str());
+  descriptor_.close();
+  const std::lock_guard lock(own_files().mutex);
+  std::erase(own_files().files, file_);
 }
 
 void Arena::detach_in_child() noexcept {

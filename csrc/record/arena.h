@@ -1,13 +1,17 @@
 #pragma once
 
+#include <sys/stat.h>
+
 #include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <span>
 #include <string>
+#include <utility>
 
 #include "base/result.h"
 #include "format/in_flight.h"
+#include "record/owned_descriptor.h"
 
 namespace smon_rt {
 
@@ -46,8 +50,8 @@ struct ArenaOptions {
 /// When full: smaller rings, then private memory, which works as well but dies with the process; memory() tells why.
 class Arena {
  public:
-  /// Fails when a live process records as the same run, rank and attempt, and names both. The file of a dead one is
-  /// kept aside as `<name>.dead-<pid>`, for whoever merges leftovers.
+  /// Fails when a live process records as the same run, rank and attempt, and names both. The file of a dead one, or
+  /// of an earlier image of this process, is kept aside as `<name>.dead-<pid>-<n>`, for whoever merges leftovers.
   static Result<std::unique_ptr<Arena>> create(const ArenaOptions& options);
 
   /// The name that create() gives the file, without directory. Characters of the run id that a file name or a reader
@@ -91,12 +95,17 @@ class Arena {
   ArenaHeader* header_ = nullptr;
   std::size_t bytes_ = 0;
   ArenaSizes sizes_;
-  int fd_ = -1;
+  OwnedDescriptor descriptor_;
+  std::pair<dev_t, ino_t> file_;
   std::string path_;
   std::string memory_;
   std::uint32_t fork_count_ = 0;
   bool is_closed_ = false;
 };
+
+/// Whether an arena's owner is alive, as far as this pid namespace tells: this pid, which started then. exec() changes
+/// neither, so that for this process's own pid it asks whether an Arena of this image made the file, with this status.
+bool is_arena_owner_alive(std::int32_t pid, std::uint64_t start_ticks, const struct stat& status);
 
 /// Bytes that an arena of these sizes needs, and where its parts begin.
 struct ArenaLayout {

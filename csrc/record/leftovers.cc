@@ -18,7 +18,9 @@
 #include "base/process_state.h"
 #include "format/arena_view.h"
 #include "format/trace_encoder.h"
+#include "record/arena.h"
 #include "record/drain.h"
+#include "record/owned_descriptor.h"
 #include "record/trace_tail.h"
 
 namespace smon_rt {
@@ -37,7 +39,7 @@ class File {
  public:
   File(const std::string& path, int flags)
       // Nonblocking: whatever was put there under this name, opening it must not wait.
-      : fd_(::open(path.c_str(), flags | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK)) {}
+      : fd_(move_from_standard_streams(::open(path.c_str(), flags | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK))) {}
   ~File() {
     if (fd_ >= 0) ::close(fd_);
   }
@@ -75,10 +77,10 @@ Result<ArenaContents> read_arena_file(int fd, std::uint64_t size) {
   return read_arena(std::span(bytes).first(filled));
 }
 
-bool is_owner_alive(const ArenaFacts& facts) {
+bool is_owner_alive(const ArenaFacts& facts, const struct stat& status) {
   // Pids of before the last boot mean nothing.
   if (facts.boot_id != boot_id()) return false;
-  return is_process_alive(facts.pid, facts.process_start_ticks);
+  return is_arena_owner_alive(facts.pid, facts.process_start_ticks, status);
 }
 
 /// Killed after they were written and before they left the log, steps are in both. Their starts may differ by how much
@@ -233,7 +235,7 @@ void merge_one(const std::string& path, LeftoverCounts& counts) {
     ::unlink(path.c_str());
     return;
   }
-  if (is_owner_alive(arena->facts)) return;
+  if (is_owner_alive(arena->facts, status)) return;
   switch (merge_into_trace(path, *arena, counts)) {
     case Outcome::kMerged:
       ++counts.merged_arenas;
@@ -279,7 +281,7 @@ std::optional<ArenaOwner> find_arena_owner(const std::string& arena_path) {
   const bool is_locked = ::fcntl(file.fd(), F_GETLK, &lock) == 0 && lock.l_type != F_UNLCK;
   const Result<ArenaContents> arena = read_arena_file(file.fd(), static_cast<std::uint64_t>(status.st_size));
   if (!arena) return std::nullopt;
-  if (!is_locked && !is_owner_alive(arena->facts)) return std::nullopt;
+  if (!is_locked && !is_owner_alive(arena->facts, status)) return std::nullopt;
   return ArenaOwner{arena->facts.pid, arena->facts.trace_file};
 }
 

@@ -64,19 +64,19 @@ std::string trace_file_stem(std::string_view run_id, std::uint32_t attempt, std:
 
 TraceFile::TraceFile(TraceFileOptions options) : options_(std::move(options)) {}
 
-TraceFile::~TraceFile() {
-  close();
-}
-
 void TraceFile::close() {
-  if (fd_ >= 0) ::close(fd_);
-  fd_ = -1;
+  descriptor_.close();
 }
 
 Result<void> TraceFile::turn_off(std::string_view what, int error_number) {
   close();
   error_ = std::string(what) + ": " + errno_text(error_number) + ": " + std::string(advice(error_number));
   return Error{error_};
+}
+
+void TraceFile::turn_off_as_closed() {
+  close();
+  error_ = "stopped writing " + path_ + ": its descriptor was closed by the job: start recording after what closes it";
 }
 
 Result<void> TraceFile::open_next() {
@@ -95,9 +95,9 @@ Result<void> TraceFile::open_next() {
     if (index > 0) path.append("-").append(std::to_string(index));
     path += ".smon";
     do {
-      fd_ = ::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_APPEND | O_CLOEXEC, 0666);
-    } while (fd_ < 0 && errno == EINTR);
-    if (fd_ >= 0) {
+      descriptor_ = OwnedDescriptor(::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_APPEND | O_CLOEXEC, 0666));
+    } while (!descriptor_.is_open() && errno == EINTR);
+    if (descriptor_.is_open()) {
       path_ = path;
       file_index_ = index;
       next_index_ = index + 1;
@@ -110,10 +110,15 @@ Result<void> TraceFile::open_next() {
 }
 
 bool TraceFile::append(std::string_view packets) {
-  if (fd_ < 0) return false;
+  if (!is_on()) return false;
   std::size_t written = 0;
   while (written < packets.size()) {
-    const ssize_t count = ::write(fd_, packets.data() + written, packets.size() - written);
+    if (!descriptor_.is_ours()) {  // a half packet stays: readers take any prefix
+      file_bytes_ += written;
+      turn_off_as_closed();
+      return false;
+    }
+    const ssize_t count = ::write(descriptor_.fd(), packets.data() + written, packets.size() - written);
     if (count > 0) {
       written += static_cast<std::size_t>(count);
       continue;
@@ -122,8 +127,15 @@ bool TraceFile::append(std::string_view packets) {
     const int error_number = count < 0 ? errno : ENOSPC;  // nothing taken without an error: as full as it gets
     // Cut the half packet off, so that the file ends where a reader expects it to; if even that fails, readers take
     // any prefix.
-    if (written > 0 && ::ftruncate(fd_, static_cast<off_t>(file_bytes_)) != 0) file_bytes_ += written;
-    (void)turn_off("stopped writing " + path_, error_number);
+    if (written > 0 &&
+        !(descriptor_.is_ours() && ::ftruncate(descriptor_.fd(), static_cast<off_t>(file_bytes_)) == 0)) {
+      file_bytes_ += written;
+    }
+    if (error_number == EBADF) {  // just now
+      turn_off_as_closed();
+    } else {
+      (void)turn_off("stopped writing " + path_, error_number);
+    }
     return false;
   }
   file_bytes_ += written;
@@ -132,10 +144,10 @@ bool TraceFile::append(std::string_view packets) {
 }
 
 void TraceFile::check_exists() {
-  if (fd_ < 0) return;
+  if (!is_on()) return;
   struct stat status{};
-  if (::fstat(fd_, &status) != 0) {
-    (void)turn_off("stopped writing " + path_, errno);
+  if (!descriptor_.is_ours(&status)) {
+    turn_off_as_closed();
   } else if (status.st_nlink == 0) {
     (void)turn_off("stopped writing " + path_ + ", which was removed", ENOENT);
   }

@@ -5,6 +5,7 @@
 #include <string_view>
 
 #include "base/result.h"
+#include "record/owned_descriptor.h"
 
 namespace smon_rt {
 
@@ -26,11 +27,11 @@ std::string trace_file_stem(std::string_view run_id, std::uint32_t attempt, std:
 ///
 /// Threading: one thread, with signals blocked (a write beyond RLIMIT_FSIZE raises SIGXFSZ).
 /// When full, or the disk fails: the file is off for good with the reason in error(), its tail cut back to whole
-/// packets; nothing is retried. The job is never touched.
+/// packets; nothing is retried. The job is never touched: if it closed our descriptor, the file is off, and what has
+/// the number now is left alone.
 class TraceFile {
  public:
   explicit TraceFile(TraceFileOptions options);
-  ~TraceFile();
   TraceFile(const TraceFile&) = delete;
   TraceFile& operator=(const TraceFile&) = delete;
 
@@ -46,7 +47,7 @@ class TraceFile {
   /// Closes without an error; append() is false afterwards.
   void close();
 
-  bool is_on() const { return fd_ >= 0; }
+  bool is_on() const { return descriptor_.is_open(); }
   bool is_full() const { return is_on() && file_bytes_ >= options_.max_file_bytes; }
   const std::string& path() const { return path_; }    // of the newest file, "" if none was ever made
   const std::string& error() const { return error_; }  // why it is off; "" if it is on or there should be none
@@ -56,11 +57,12 @@ class TraceFile {
 
  private:
   Result<void> turn_off(std::string_view what, int error_number);
+  void turn_off_as_closed();
 
   TraceFileOptions options_;
   std::string path_;
   std::string error_;
-  int fd_ = -1;
+  OwnedDescriptor descriptor_;
   std::uint32_t file_index_ = 0;
   std::uint32_t next_index_ = 0;
   std::uint64_t file_bytes_ = 0;

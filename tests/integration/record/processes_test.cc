@@ -114,6 +114,23 @@ TEST_F(RecordProcessesTest, AForkedWorkerThatExitsLeavesTheParentsFileOpen) {
   EXPECT_EQ(read_traces(directory_ / "child").step_times.size(), 1u) << "a child may record on its own";
 }
 
+TEST_F(RecordProcessesTest, AnImageThatExecReplacedIsNoOtherProcess) {
+  for (const std::string attempt : {"", ",attempt=7"}) {
+    RecordProcess process({start(attempt), "steps:5", "open:2", "exec", start(attempt), "steps:3", "stop"});
+    EXPECT_EQ(process.read_line(), "start=0");
+    EXPECT_EQ(process.read_line(), "start=0") << attempt;
+    EXPECT_EQ(process.read_line(), "stop=0") << attempt;
+    EXPECT_EQ(process.exit_code(), 0);
+    EXPECT_TRUE(arenas_of(run_id_).empty());
+  }
+  const RecordedTrace first = read_traces(directory_, run_id_ + "-0.smon");
+  EXPECT_EQ(first.step_times.size(), 5u) << "of the image before, merged";
+  EXPECT_EQ(first.open_spans.size(), 2u);
+  EXPECT_EQ(read_traces(directory_, run_id_ + "-1.smon").step_times.size(), 3u);
+  EXPECT_EQ(read_traces(directory_, run_id_ + "-7.smon").step_times.size(), 5u);
+  EXPECT_EQ(read_traces(directory_, run_id_ + "-7-1.smon").step_times.size(), 3u);
+}
+
 TEST_F(RecordProcessesTest, ThreadsThatComeAndGoGetRingsAgain) {
   RecordProcess process({start(), "threads:300", "status", "stop"});
   const std::string status = process.read_line_with("started=");

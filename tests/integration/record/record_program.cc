@@ -14,15 +14,18 @@
 //   fork_start:DIR     a child that starts anew as rank 9, records a step and exits
 //   block_writes       from here on the drain thread does not come back from write(), as with a file system that hangs
 //   stop_timed         smon_stop, and how many ms it took
-//   fill_disk:DIR      writes a file there until nothing more fits
-//   limit_files        from here on no file of this process can grow (RLIMIT_FSIZE)
+//   take_descriptors:PATH   closes all from 3 on, and opens this file under the numbers that are free now
+//   check_descriptors:PATH  whether these are as they were, and can be closed
+//   close_standard     closes 0, 1 and 2
+//   check_standard     ends with 98 if one of them is open
+//   exec               goes on in a new image of the same process
 //   status             prints one line of KEY=VALUE
 //   wait               prints "ready", then waits for a line on standard input
 //   exit:CODE          exit(); return:CODE from main; _exit:CODE; throw; abort
 
 #include <fcntl.h>
 #include <pthread.h>
-#include <sys/resource.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -33,6 +36,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <fstream>
 #include <iostream>
 #include <map>
 #include <sstream>
@@ -142,14 +146,6 @@ void wait_for_file_error() {
   }
 }
 
-void fill_disk(const std::string& directory) {
-  const int file = open((directory + "/filler").c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0666);
-  const std::string block(4096, 'x');
-  while (::write(file, block.data(), block.size()) > 0) {
-  }
-  close(file);
-}
-
 void in_child(const std::string& name, const std::string& value) {
   std::cout.flush();
   const pid_t child = fork();
@@ -171,6 +167,34 @@ void in_child(const std::string& name, const std::string& value) {
   start("rank=9,dir=" + value);
   step();
   std::exit(smon_stop() == SMON_OK ? 0 : 1);
+}
+
+constexpr int kTakenDescriptors = 200;
+constexpr char kOwnText[] = "the job's own";
+
+void take_descriptors(const std::string& path) {
+  (void)syscall(SYS_close_range, 3, ~0U, 0);
+  std::ofstream(path) << kOwnText;
+  for (int i = 0; i < kTakenDescriptors; ++i) (void)!open(path.c_str(), O_RDWR | O_APPEND);
+}
+
+void check_descriptors(const std::string& path) {
+  struct stat own = {};
+  stat(path.c_str(), &own);
+  int closed = 0;
+  for (int fd = 3; fd < 3 + kTakenDescriptors; ++fd) {
+    struct stat status = {};
+    if (fstat(fd, &status) == 0 && status.st_ino == own.st_ino && close(fd) == 0) ++closed;
+  }
+  std::string text;
+  std::getline(std::ifstream(path), text);
+  std::cout << "intact=" << (text == kOwnText) << " closed=" << closed << std::endl;
+}
+
+void check_standard() {
+  for (int fd = 0; fd < 3; ++fd) {
+    if (fcntl(fd, F_GETFD) >= 0) _exit(98);
+  }
 }
 
 bool run(const std::string& name, const std::string& value) {
@@ -217,13 +241,16 @@ bool run(const std::string& name, const std::string& value) {
     const auto result = smon_stop();
     const auto taken = std::chrono::duration_cast<std::chrono::milliseconds>(steady_clock::now() - begin);
     std::cout << "stop=" << result << " ms=" << taken.count() << std::endl;
-  } else if (name == "fill_disk") {
-    fill_disk(value);
-  } else if (name == "limit_files") {
-    const rlimit nothing{0, 0};
-    setrlimit(RLIMIT_FSIZE, &nothing);
   } else if (name == "fork" || name == "fork_start") {
     in_child(name, value);
+  } else if (name == "take_descriptors") {
+    take_descriptors(value);
+  } else if (name == "check_descriptors") {
+    check_descriptors(value);
+  } else if (name == "close_standard") {
+    for (int fd = 0; fd < 3; ++fd) close(fd);
+  } else if (name == "check_standard") {
+    check_standard();
   } else if (name == "status") {
     print_status();
   } else if (name == "wait") {
@@ -248,6 +275,10 @@ int main(int argc, char** argv) {
     if (name == "return") return std::stoi(value);
     if (name == "throw") throw std::runtime_error("asked for");
     if (name == "abort") std::abort();
+    if (name == "exec") {
+      argv[i] = argv[0];
+      execv("/proc/self/exe", argv + i);
+    }
     if (!run(name, value)) return 99;
   }
   return 0;

@@ -1,5 +1,6 @@
 #include "record/trace_file.h"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
@@ -11,6 +12,7 @@
 #include <fstream>
 #include <sstream>
 #include <string>
+#include <system_error>
 
 namespace smon_rt {
 namespace {
@@ -36,6 +38,14 @@ class TraceFileTest : public testing::Test {
     std::ostringstream text;
     text << std::ifstream(path, std::ios::binary).rdbuf();
     return text.str();
+  }
+  /// The number under which this process has the file open; -1 for none.
+  static int descriptor_of(const fs::path& path) {
+    for (const auto& entry : fs::directory_iterator("/proc/self/fd")) {
+      std::error_code error;
+      if (fs::read_symlink(entry.path(), error) == path) return std::stoi(entry.path().filename().string());
+    }
+    return -1;
   }
 
   fs::path directory_;
@@ -63,6 +73,45 @@ TEST_F(TraceFileTest, NeverTouchesAFileThatIsThere) {
   EXPECT_TRUE(file.append("mine"));
   EXPECT_EQ(file.path(), (directory_ / "rank-00003.run-0-1.smon").string());
   EXPECT_EQ(content(directory_ / "rank-00003.run-0.smon"), "earlier");
+}
+
+TEST_F(TraceFileTest, ANumberThatTheJobTookIsLeftAlone) {
+  TraceFile file(options());
+  ASSERT_TRUE(file.open_next());
+  ASSERT_TRUE(file.append("mine"));
+  const std::string mine = file.path();
+  const std::string other = (directory_ / "other").string();
+  const int fd = descriptor_of(mine);
+  ASSERT_GE(fd, 3);
+  const int opened = ::open(other.c_str(), O_RDWR | O_CREAT, 0600);
+  ASSERT_EQ(::dup2(opened, fd), fd);
+  EXPECT_FALSE(file.append("more"));
+  EXPECT_FALSE(file.is_on());
+  EXPECT_NE(file.error().find("its descriptor was closed by the job"), std::string::npos) << file.error();
+  EXPECT_EQ(content(other), "");
+  EXPECT_EQ(content(mine), "mine");
+  EXPECT_EQ(::close(fd), 0);
+  ::close(opened);
+}
+
+TEST_F(TraceFileTest, AClosedNumberIsNoticedWithoutAWrite) {
+  TraceFile file(options());
+  ASSERT_TRUE(file.open_next());
+  ASSERT_EQ(::close(descriptor_of(file.path())), 0);
+  file.check_exists();
+  EXPECT_FALSE(file.is_on());
+  EXPECT_NE(file.error().find("its descriptor was closed by the job"), std::string::npos) << file.error();
+}
+
+TEST_F(TraceFileTest, AFewDescriptorsAreEnough) {
+  rlimit before{};
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &before), 0);
+  const rlimit few{40, before.rlim_max};
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &few), 0);
+  TraceFile file(options());
+  EXPECT_TRUE(file.open_next());
+  EXPECT_TRUE(file.append("mine"));
+  EXPECT_EQ(::setrlimit(RLIMIT_NOFILE, &before), 0);
 }
 
 TEST_F(TraceFileTest, IsFullAtItsLimitAndGoesOnInTheNextFile) {
