@@ -19,12 +19,15 @@
 //   close_standard     closes 0, 1 and 2
 //   check_standard     ends with 98 if one of them is open
 //   exec               goes on in a new image of the same process
+//   fill_disk:DIR      writes a file there until nothing more fits
+//   limit_files        from here on no file of this process can grow (RLIMIT_FSIZE)
 //   status             prints one line of KEY=VALUE
 //   wait               prints "ready", then waits for a line on standard input
 //   exit:CODE          exit(); return:CODE from main; _exit:CODE; throw; abort
 
 #include <fcntl.h>
 #include <pthread.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -146,6 +149,14 @@ void wait_for_file_error() {
   }
 }
 
+void fill_disk(const std::string& directory) {
+  const int file = open((directory + "/filler").c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0666);
+  const std::string block(4096, 'x');
+  while (::write(file, block.data(), block.size()) > 0) {
+  }
+  close(file);
+}
+
 void in_child(const std::string& name, const std::string& value) {
   std::cout.flush();
   const pid_t child = fork();
@@ -241,6 +252,11 @@ bool run(const std::string& name, const std::string& value) {
     const auto result = smon_stop();
     const auto taken = std::chrono::duration_cast<std::chrono::milliseconds>(steady_clock::now() - begin);
     std::cout << "stop=" << result << " ms=" << taken.count() << std::endl;
+  } else if (name == "fill_disk") {
+    fill_disk(value);
+  } else if (name == "limit_files") {
+    const rlimit nothing{0, 0};
+    setrlimit(RLIMIT_FSIZE, &nothing);
   } else if (name == "fork" || name == "fork_start") {
     in_child(name, value);
   } else if (name == "take_descriptors") {
