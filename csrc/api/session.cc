@@ -190,7 +190,9 @@ void Session::stop_at_exit(std::chrono::nanoseconds limit) noexcept {
   reporter_->request_stop_quietly();
   watchdog_->request_stop_quietly();
   const auto deadline = std::chrono::steady_clock::now() + limit;
-  while (!drain_->has_ended() && std::chrono::steady_clock::now() < deadline) {
+  // The reporter too: it removes the live snapshot, and would leave it behind. Not removed here: in a file system that
+  // has stopped answering, this thread would not come back.
+  while ((!drain_->has_ended() || !reporter_->has_ended()) && std::chrono::steady_clock::now() < deadline) {
     const timespec nap{0, 200'000};
     ::nanosleep(&nap, nullptr);
   }

@@ -46,6 +46,23 @@ TEST_F(RecordExitTest, ExitFlushesAndKeepsTheExitCode) {
   EXPECT_TRUE(arenas_of(run_id_).empty());
 }
 
+TEST_F(RecordExitTest, ExitRemovesTheLiveSnapshot) {
+  for (const std::string how : {"exit:7", "return:7"}) {
+    RecordProcess process({start(), "steps:10", "wait", how});
+    ASSERT_EQ(process.read_line_with("ready"), "ready");
+    ASSERT_TRUE(becomes_true([&] { return read_traces(directory_, ".live").files == 1; }));
+    process.go_on();
+    EXPECT_EQ(process.exit_code(), 7) << how;
+    EXPECT_EQ(read_traces(directory_, ".live").files, 0u) << how;
+    EXPECT_EQ(read_traces(directory_, ".tmp").files, 0u) << how;
+  }
+  for (int i = 0; i < 10; ++i) {  // while the first snapshot is on its way
+    RecordProcess process({start(), "steps:1", "exit:7"});
+    EXPECT_EQ(process.exit_code(), 7);
+    EXPECT_EQ(read_traces(directory_, ".live").files, 0u);
+  }
+}
+
 TEST_F(RecordExitTest, ExitWithOpenSpansWritesThemAsAborted) {
   RecordProcess process({start(), "open:1000", "exit:0"});
   EXPECT_EQ(process.exit_code(), 0);
