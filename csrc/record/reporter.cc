@@ -170,8 +170,8 @@ void Reporter::write_published_request() {
     request = std::exchange(to_publish_, std::nullopt);
   }
   if (!request) return;
-  const std::string text = "{\"first_step\": " + std::to_string(request->first_step) +
-                           ", \"step_count\": " + std::to_string(request->step_count) + "}\n";
+  request->run_id = options_.run_id;  // other runs may record into the same directory
+  const std::string text = encode_sampling_request(*request);
   if (Result<void> written = replace_file(request_path_, text); !written) {
     warn(request_limiter_, written.error().message + ": other ranks will not hear of it");
     return;

@@ -125,4 +125,19 @@ Result<SamplingRequest> parse_sampling_request(std::string_view text) {
   return request;
 }
 
+std::string encode_sampling_request(const SamplingRequest& request) {
+  const std::string window = "{\"first_step\": " + std::to_string(request.first_step) +
+                             ", \"step_count\": " + std::to_string(request.step_count);
+  if (request.run_id.empty()) return window + "}\n";
+  std::string text = window + ", \"run_id\": \"";
+  bool is_plain = true;
+  for (const char c : request.run_id) {
+    is_plain = is_plain && static_cast<unsigned char>(c) >= 0x20;
+    if (c == '"' || c == '\\') text += '\\';
+    text += c;
+  }
+  text += "\"}\n";
+  return is_plain && text.size() <= kMaxRequestBytes ? text : window + "}\n";
+}
+
 }  // namespace smon_rt

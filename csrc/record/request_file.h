@@ -25,4 +25,8 @@ inline constexpr std::int32_t kMaxRequestedSteps = 10'000;
 /// Reads one flat JSON object. Any bytes are answered with a request or an error, never more.
 Result<SamplingRequest> parse_sampling_request(std::string_view text);
 
+/// What parse_sampling_request reads as this request. A run id that it would not take (control characters, too long) is
+/// left out: asking more runs than meant is better than a file that none understands.
+std::string encode_sampling_request(const SamplingRequest& request);
+
 }  // namespace smon_rt

@@ -2,9 +2,12 @@
 
 #include <unistd.h>
 
+#include <chrono>
 #include <filesystem>
 #include <fstream>
+#include <map>
 #include <string>
+#include <thread>
 
 #include "record_process.h"
 
@@ -76,6 +79,25 @@ TEST_F(RecordRequestsTest, AMalformedRequestIsIgnoredAndALateOneCounted) {
   for (const StepTime& step : trace.step_times) EXPECT_FALSE(step.sampled && step.step >= 30) << step.step;
 }
 
+TEST_F(RecordRequestsTest, ACallDoesNotReachAnotherRunInTheDirectory) {
+  const std::string other_run = ",attempt=7,rank=1,run=" + run_id_ + ".other";
+  RecordProcess other({"start:dir=" + directory_.string() + other_run, "steps:30", "wait", "steps:100", "stop"},
+                      nullptr, talkative_);
+  ASSERT_EQ(other.read_line_with("ready"), "ready");
+  // Of the same run: hears the request and says so, after which the other has had its time, too.
+  RecordProcess same({start(",rank=2"), "steps:30", "wait", "stop"}, join_outputs, talkative_);
+  ASSERT_EQ(same.read_line_with("ready"), "ready");
+  RecordProcess asking({start(), "steps:30", "request:60+10", "wait", "stop"}, nullptr, talkative_);
+  ASSERT_EQ(asking.read_line_with("ready"), "ready");
+  ASSERT_NE(same.read_line_with("smon_rt: info: request for 10 steps from 60: they will"), "");
+  std::this_thread::sleep_for(std::chrono::milliseconds(2200));  // a turn of the other's reporter
+  other.go_on();
+  EXPECT_EQ(other.exit_code(), 0);
+  const RecordedTrace trace = read_traces(directory_, ".other-7.smon");
+  EXPECT_EQ(trace.step_times.size(), 130u);
+  for (const StepTime& step : trace.step_times) EXPECT_FALSE(step.sampled && step.step >= 30) << step.step;
+}
+
 TEST_F(RecordRequestsTest, ACallIsToldToTheOtherRanks) {
   RecordProcess process({start(), "steps:30", "request:60+10", "wait", "steps:100", "stop"}, nullptr, talkative_);
   EXPECT_EQ(process.read_line_with("request="), "request=0");
@@ -85,7 +107,7 @@ TEST_F(RecordRequestsTest, ACallIsToldToTheOtherRanks) {
     std::ifstream file(directory_ / "request.json");
     return !std::getline(file, text).fail();
   }));
-  EXPECT_EQ(text, R"({"first_step": 60, "step_count": 10})");
+  EXPECT_EQ(text, R"({"first_step": 60, "step_count": 10, "run_id": ")" + run_id_ + R"("})");
   process.go_on();
   EXPECT_EQ(process.exit_code(), 0);
   std::size_t sampled = 0;

@@ -58,5 +58,21 @@ TEST(SamplingRequest, EveryCutIsRefused) {
   }
 }
 
+TEST(SamplingRequest, WhatIsWrittenIsReadAgain) {
+  EXPECT_EQ(encode_sampling_request({1200, 20, "a run"}),
+            "{\"first_step\": 1200, \"step_count\": 20, \"run_id\": \"a run\"}\n");
+  for (const std::string run_id : {"", "run", "with \"quotes\" and \\", "\xc3\xbc"}) {
+    const SamplingRequest request{0, 10'000, run_id};
+    const auto read = parse_sampling_request(encode_sampling_request(request));
+    ASSERT_TRUE(read) << run_id;
+    EXPECT_EQ(*read, request);
+  }
+  for (const std::string& run_id : {std::string("a\nb"), std::string(5000, 'x')}) {
+    const auto read = parse_sampling_request(encode_sampling_request({7, 1, run_id}));
+    ASSERT_TRUE(read) << run_id.size();
+    EXPECT_EQ(*read, (SamplingRequest{7, 1, ""}));
+  }
+}
+
 }  // namespace
 }  // namespace smon_rt
