@@ -100,6 +100,7 @@ py::dict status() {
   result["stale_tokens"] = status.stale_tokens;
   result["threads_without_ring"] = status.threads_without_ring;
   result["uncounted_sequences"] = status.uncounted_sequences;
+  result["unwritten_spans"] = status.unwritten_spans;
   result["sampled_steps"] = status.sampled_steps;
   result["steps"] = status.steps;
   result["file_bytes"] = status.file_bytes;

@@ -41,6 +41,8 @@ class Status:
     """Why nothing is written; None if it is, or if there is no directory."""
     uncounted_sequences: int = 0
     """Operations without a place in their communicator's order: more communicators and peers than can be counted."""
+    unwritten_spans: int = 0
+    """Taken from the rings after the file had failed."""
 
 
 def status() -> Status:
