@@ -10,11 +10,13 @@
 #include <array>
 #include <bit>
 #include <cerrno>
+#include <chrono>
 #include <cstdio>
 #include <cstring>
 #include <mutex>
 #include <new>
 #include <optional>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -92,12 +94,22 @@ std::pair<dev_t, ino_t> identity_of(const struct stat& status) {
   return {status.st_dev, status.st_ino};
 }
 
+/// Which other process holds the lock on the file, 0 for one of another pid namespace, -1 for none. Who merges
+/// leftovers holds it for a moment, for instance when all ranks of a job start again: that is waited for.
+pid_t lock_holder(int fd) {
+  constexpr int kTries = 50;
+  for (int i = 0;; ++i) {
+    struct flock lock = write_lock();
+    if (::fcntl(fd, F_GETLK, &lock) != 0 || lock.l_type == F_UNLCK) return -1;
+    if (i == kTries) return lock.l_pid;
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+}
+
 /// Who holds the arena file of the same name: the text for an error, or nothing if its owner is gone.
 std::optional<std::string> live_owner(const std::string& path) {
   const int fd = move_from_standard_streams(::open(path.c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW));
   if (fd < 0) return "a file that cannot be opened (" + error_text(errno) + ")";
-  struct flock lock = write_lock();
-  const bool is_locked = ::fcntl(fd, F_GETLK, &lock) == 0 && lock.l_type != F_UNLCK;
   struct stat status{};
   std::int32_t pid = 0;
   std::uint64_t start_ticks = 0;
@@ -109,9 +121,11 @@ std::optional<std::string> live_owner(const std::string& path) {
                          std::memcmp(magic, kArenaMagic, sizeof(magic)) == 0 &&
                          read_at(&pid, sizeof(pid), offsetof(ArenaHeader, pid)) &&
                          read_at(&start_ticks, sizeof(start_ticks), offsetof(ArenaHeader, process_start_ticks));
+  const bool is_alive = has_owner && is_arena_owner_alive(pid, start_ticks, status);
+  const pid_t holder = is_alive ? 0 : lock_holder(fd);
   ::close(fd);
-  if (has_owner && is_arena_owner_alive(pid, start_ticks, status)) return "process " + std::to_string(pid);
-  if (is_locked) return "process " + std::to_string(has_owner ? pid : lock.l_pid) + " of another pid namespace";
+  if (is_alive) return "process " + std::to_string(pid);
+  if (holder >= 0) return "process " + std::to_string(has_owner ? pid : holder) + " of another pid namespace";
   return std::nullopt;
 }
 
@@ -167,6 +181,10 @@ ArenaLayout::ArenaLayout(const ArenaSizes& sizes) {
   rings_offset = round_up(slots_offset + slots * sizeof(OpenSlot), kPageBytes);
   const std::size_t spans = large * sizes.large_ring_spans + small * sizes.ring_spans;
   bytes = round_up(rings_offset + spans * sizeof(Span), kPageBytes);
+}
+
+bool is_arena_locked(int fd) {
+  return lock_holder(fd) >= 0;
 }
 
 bool is_arena_owner_alive(std::int32_t pid, std::uint64_t start_ticks, const struct stat& status) {

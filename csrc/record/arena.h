@@ -107,6 +107,10 @@ class Arena {
 /// neither, so that for this process's own pid it asks whether an Arena of this image made the file, with this status.
 bool is_arena_owner_alive(std::int32_t pid, std::uint64_t start_ticks, const struct stat& status);
 
+/// Whether another process, of any pid namespace, owns the arena by its lock. Waits up to half a second for one that
+/// only merges it.
+bool is_arena_locked(int fd);
+
 /// Bytes that an arena of these sizes needs, and where its parts begin.
 struct ArenaLayout {
   explicit ArenaLayout(const ArenaSizes& sizes);

@@ -15,6 +15,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/log.h"
 #include "base/process_state.h"
 #include "format/arena_view.h"
 #include "format/trace_encoder.h"
@@ -30,6 +31,8 @@ constexpr std::uint64_t kMaxArenaBytes = std::uint64_t{64} << 20;
 constexpr std::size_t kMaxArenas = 4096;
 // An arena that cannot be read may be one that is just being made.
 constexpr std::int64_t kUnreadableGraceSeconds = 60;
+// One whose trace file cannot be opened or is on a full disk: until then each start tries again.
+constexpr std::int64_t kRetrySeconds = 600;
 
 std::string error_text() {
   return std::generic_category().message(errno);
@@ -164,64 +167,90 @@ Result<void> append_to(int fd, const std::string& path, std::uint64_t whole_byte
   return {};
 }
 
-enum class Outcome { kMerged, kDropped, kKept };
+enum class Outcome { kMerged, kDropped, kKept, kGivenUp };
 
 void note(LeftoverCounts& counts, const std::string& arena_path, const std::string& problem) {
   if (counts.problem.empty()) counts.problem = "leftover " + arena_path + ": " + problem;
 }
 
-Outcome merge_into_trace(const std::string& arena_path, const ArenaContents& arena, LeftoverCounts& counts) {
+/// `problem` says what was not as it should be, "" if nothing.
+Outcome merge_into_trace(const ArenaContents& arena, LeftoverCounts& counts, std::string& problem) {
   const ArenaFacts& facts = arena.facts;
   const std::string& path = facts.trace_file;
   if (path.empty()) return Outcome::kDropped;  // nobody asked for a file
   if (!path.starts_with('/') || !path.ends_with(".smon")) {
-    note(counts, arena_path, "it names no trace file");
+    problem = "it names no trace file";
     return Outcome::kDropped;
   }
   const File file(path, O_RDWR | O_APPEND);
   if (!file.is_open()) {
     const int error_number = errno;
-    note(counts, arena_path, "cannot open " + path + ": " + std::generic_category().message(error_number));
-    // Deleted by its user; unless the whole directory is not there at the moment.
+    problem = "cannot open " + path + ": " + std::generic_category().message(error_number);
+    if (error_number != ENOENT) return Outcome::kKept;
     const std::string directory = path.substr(0, path.rfind('/') + 1);
-    return error_number == ENOENT && ::access(directory.c_str(), W_OK) == 0 ? Outcome::kDropped : Outcome::kKept;
+    if (::access(directory.c_str(), F_OK) != 0 && errno == ENOENT) return Outcome::kGivenUp;
+    return ::access(directory.c_str(), W_OK) == 0 ? Outcome::kDropped : Outcome::kKept;  // deleted by its user
   }
   struct stat status{};
   if (!is_ours(file.fd(), &status)) {
-    note(counts, arena_path, path + " is no file of this user");
+    problem = path + " is no file of this user";
     return Outcome::kDropped;
   }
   const Result<TraceTail> tail = read_trace_tail(file.fd(), path);
   if (!tail) {
-    note(counts, arena_path, tail.error().message);
+    problem = tail.error().message;
     return Outcome::kDropped;
   }
   if (tail->identity.pid != facts.pid || tail->identity.boot_id != facts.boot_id || tail->identity.rank != facts.rank ||
       tail->identity.process_start_ticks != facts.process_start_ticks) {
-    note(counts, arena_path, path + " was recorded by another process");
+    problem = path + " was recorded by another process";
     return Outcome::kDropped;
   }
   if (!facts.clock.is_valid) {
-    note(counts, arena_path, "its process died before it read its clocks");
+    problem = "its process died before it read its clocks";
     return Outcome::kDropped;
   }
   LeftoverCounts merged;
   const std::string packets = encode_missing(arena, *tail, merged);
   if (Result<void> appended = append_to(file.fd(), path, tail->whole_bytes, packets); !appended) {
-    note(counts, arena_path, appended.error().message);
+    problem = appended.error().message;
     return Outcome::kKept;
   }
   counts.merged_spans += merged.merged_spans;
   counts.merged_open_spans += merged.merged_open_spans;
   counts.merged_steps += merged.merged_steps;
-  if (!arena.problems.empty()) note(counts, arena_path, arena.problems.front());
+  if (!arena.problems.empty()) problem = arena.problems.front();
   return Outcome::kMerged;
+}
+
+/// Whether the first try to merge it was long ago; remembers the first one. The mark is a bit of its mode that means
+/// nothing else, since the time alone could as well be that of its making: what is stored into a mapping changes none.
+bool was_tried_long_ago(int fd, const struct stat& status) {
+  constexpr mode_t kTriedBit = S_IXUSR;
+  if ((status.st_mode & kTriedBit) != 0) return ::time(nullptr) - status.st_mtime > kRetrySeconds;
+  const timespec now[2] = {{0, UTIME_OMIT}, {0, UTIME_NOW}};
+  if (::futimens(fd, now) == 0) (void)::fchmod(fd, (status.st_mode & 0777) | kTriedBit);
+  return false;
+}
+
+void say_given_up(const std::string& path, const ArenaContents& arena, const std::string& problem) {
+  std::size_t spans = 0;
+  for (const ArenaThread& thread : arena.threads) spans += thread.unread.size() + thread.open.size();
+  log(LogLevel::kInfo, "leftover " + path + " of process " + std::to_string(arena.facts.pid) + ", rank " +
+                           std::to_string(arena.facts.rank) + ", is removed: " + problem + "; lost are " +
+                           std::to_string(spans) + " spans that were not written, and " +
+                           std::to_string(arena.steps.size()) + " step times");
 }
 
 void merge_one(const std::string& path, LeftoverCounts& counts) {
   const File file(path, O_RDWR);
   struct stat status{};
   if (!file.is_open() || !is_ours(file.fd(), &status)) return;
+  // Looked at before it is locked: an image that exec() replaced has no lock any more, and merges it itself.
+  if (const auto now = read_arena_file(file.fd(), static_cast<std::uint64_t>(status.st_size));
+      now && is_owner_alive(now->facts, status)) {
+    return;
+  }
   // The owner holds this lock as long as it lives, in whatever pid namespace; so does whoever merges it just now.
   struct flock lock = whole_file_lock();
   if (::fcntl(file.fd(), F_SETLK, &lock) != 0) return;
@@ -236,9 +265,18 @@ void merge_one(const std::string& path, LeftoverCounts& counts) {
     return;
   }
   if (is_owner_alive(arena->facts, status)) return;
-  switch (merge_into_trace(path, *arena, counts)) {
+  std::string problem;
+  Outcome outcome = merge_into_trace(*arena, counts, problem);
+  if (outcome == Outcome::kKept && was_tried_long_ago(file.fd(), status)) outcome = Outcome::kGivenUp;
+  // Nobody can do anything about what is given up: no warning.
+  if (outcome != Outcome::kGivenUp && !problem.empty()) note(counts, path, problem);
+  switch (outcome) {
     case Outcome::kMerged:
       ++counts.merged_arenas;
+      break;
+    case Outcome::kGivenUp:
+      say_given_up(path, *arena, problem);
+      ++counts.dropped_arenas;
       break;
     case Outcome::kDropped:
       ++counts.dropped_arenas;
@@ -277,11 +315,9 @@ std::optional<ArenaOwner> find_arena_owner(const std::string& arena_path) {
   const File file(arena_path, O_RDWR);
   struct stat status{};
   if (!file.is_open() || !is_ours(file.fd(), &status)) return std::nullopt;
-  struct flock lock = whole_file_lock();
-  const bool is_locked = ::fcntl(file.fd(), F_GETLK, &lock) == 0 && lock.l_type != F_UNLCK;
   const Result<ArenaContents> arena = read_arena_file(file.fd(), static_cast<std::uint64_t>(status.st_size));
   if (!arena) return std::nullopt;
-  if (!is_locked && !is_owner_alive(arena->facts, status)) return std::nullopt;
+  if (!is_owner_alive(arena->facts, status) && !is_arena_locked(file.fd())) return std::nullopt;
   return ArenaOwner{arena->facts.pid, arena->facts.trace_file};
 }
 

@@ -14,14 +14,16 @@ struct LeftoverCounts {
   std::uint64_t merged_steps = 0;    // of these only the times were missing
   std::uint32_t dropped_arenas = 0;  // gone without a trace file to put their spans into
   std::uint32_t kept_arenas = 0;     // of dead processes, but their directory or disk does not answer now
-  std::string problem;               // one line about the first of these, "" if none
+  std::string problem;               // one line about the first of these, "" if none is worth a warning
 
   friend bool operator==(const LeftoverCounts&, const LeftoverCounts&) = default;
 };
 
 /// Finds arenas of dead processes of this user in a tmpfs, appends the spans that their trace files lack, and removes
 /// them. What is in a file already is told by ring id and index, so that nothing is taken twice, however often this is
-/// interrupted. Arenas of live processes, other users, and `own_path` are left alone.
+/// interrupted. Arenas of live processes, other users, and `own_path` are left alone. A trace file that cannot be
+/// appended to is tried again at each start for ten minutes from the first try on, then its arena is removed; at once
+/// if the file's directory is gone. What is lost by that is logged, as an information.
 ///
 /// Threading: any number of processes and threads at once: a lock on the arena picks one. Signals must be blocked (see
 /// TraceFile). Cost: one pass over each trace file's packet heads.

@@ -85,6 +85,22 @@ TEST_F(RecordKillTest, NothingIsTakenTwiceWhereverItIsKilled) {
   }
 }
 
+TEST_F(RecordKillTest, NothingStaysOfOneWhoseDirectoryIsGone) {
+  const std::filesystem::path gone = directory_ / "gone";
+  {
+    RecordProcess process({"start:dir=" + gone.string() + ",attempt=0,run=" + run_id_, "steps:10", "open:3", "wait"});
+    ASSERT_EQ(process.read_line_with("ready"), "ready");
+    std::filesystem::remove_all(gone);
+    process.send(SIGKILL);
+    process.wait();
+  }
+  RecordProcess next({start(",attempt=1"), "status", "stop"});
+  EXPECT_EQ(value_in(next.read_line_with("started="), "last_error"), "");
+  EXPECT_EQ(next.exit_code(), 0);
+  // Perhaps by another process that records on this machine just now.
+  EXPECT_TRUE(becomes_true([&] { return arenas_of(run_id_).empty(); }));
+}
+
 TEST_F(RecordKillTest, AHalfWrittenPacketIsCutOffBeforeTheMerge) {
   {
     RecordProcess process({start(",attempt=0"), "steps:10", "sync", "spans:50", "wait"});

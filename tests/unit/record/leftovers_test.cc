@@ -1,0 +1,119 @@
+#include "record/leftovers.h"
+
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include "base/log.h"
+#include "record/arena.h"
+
+namespace smon_rt {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// A folder in the place of /dev/shm: what records on this machine meanwhile does not see it.
+class LeftoversTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    std::string pattern = (fs::temp_directory_path() / "smon-leftovers-XXXXXX").string();
+    ASSERT_NE(mkdtemp(pattern.data()), nullptr);
+    directory_ = pattern;
+    fs::create_directory(tmpfs());
+    set_log_level(LogLevel::kInfo);
+  }
+  void TearDown() override {
+    set_log_level(LogLevel::kWarning);
+    fs::remove_all(directory_);
+  }
+
+  fs::path tmpfs() const { return directory_ / "tmpfs"; }
+  std::vector<fs::path> arenas() const {
+    std::vector<fs::path> paths;
+    for (const auto& entry : fs::directory_iterator(tmpfs())) paths.push_back(entry.path());
+    return paths;
+  }
+  /// What a process leaves that recorded into this file and was killed.
+  void leave_arena(const fs::path& trace_file) {
+    const pid_t pid = ::fork();
+    if (pid == 0) {
+      ArenaOptions options;
+      options.directory = tmpfs().string();
+      auto arena = Arena::create(options);
+      if (arena) (*arena)->set_trace_file(trace_file.string());
+      ::_exit(arena ? 0 : 1);
+    }
+    int status = 0;
+    ::waitpid(pid, &status, 0);
+    ASSERT_EQ(status, 0);
+    ASSERT_EQ(arenas().size(), 1u);
+  }
+  LeftoverCounts merge() {
+    testing::internal::CaptureStderr();
+    const LeftoverCounts counts = merge_leftovers(tmpfs().string(), "");
+    log_ = testing::internal::GetCapturedStderr();
+    return counts;
+  }
+
+  fs::path directory_;
+  std::string log_;
+};
+
+TEST_F(LeftoversTest, WhoseDirectoryIsGoneIsRemovedAndSaidOnce) {
+  leave_arena(directory_ / "gone" / "rank-00000.run-0.smon");
+  const LeftoverCounts counts = merge();
+  EXPECT_EQ(counts.dropped_arenas, 1u);
+  EXPECT_EQ(counts.problem, "") << "nothing to warn of: nobody can do anything about it";
+  EXPECT_TRUE(arenas().empty());
+  EXPECT_NE(log_.find("smon_rt: info: leftover "), std::string::npos) << log_;
+  EXPECT_NE(log_.find("lost are 0 spans"), std::string::npos) << log_;
+  EXPECT_EQ(merge(), LeftoverCounts{});
+  EXPECT_EQ(log_, "");
+}
+
+TEST_F(LeftoversTest, WhatCannotBeAppendedToIsTriedForAWhile) {
+  const fs::path trace_file = directory_ / "rank-00000.run-0.smon";
+  std::ofstream(directory_ / "aside") << "a trace";
+  fs::create_symlink(directory_ / "aside", trace_file);  // is not followed
+  leave_arena(trace_file);
+  const auto long_ago = fs::file_time_type::clock::now() - std::chrono::hours(5);
+  fs::last_write_time(arenas().at(0), long_ago);
+  for (int turn = 0; turn < 2; ++turn) {  // it is old, but the first try is not
+    const LeftoverCounts counts = merge();
+    EXPECT_EQ(counts.kept_arenas, 1u);
+    EXPECT_NE(counts.problem.find("cannot open"), std::string::npos) << counts.problem;
+    ASSERT_EQ(arenas().size(), 1u);
+  }
+  fs::last_write_time(arenas().at(0), long_ago);
+  const LeftoverCounts counts = merge();
+  EXPECT_EQ(counts.dropped_arenas, 1u);
+  EXPECT_EQ(counts.problem, "");
+  EXPECT_NE(log_.find("smon_rt: info: leftover "), std::string::npos) << log_;
+  EXPECT_TRUE(arenas().empty());
+}
+
+TEST_F(LeftoversTest, AnArenaOfThisProcessIsLeftAloneOnlyIfThisImageMadeIt) {
+  leave_arena(directory_ / "gone" / "rank-00000.run-0.smon");
+  const fs::path left = arenas().at(0);
+  ArenaOptions options;
+  options.directory = tmpfs().string();
+  options.attempt = 1;
+  const auto own = Arena::create(options);
+  ASSERT_TRUE(own.has_value());
+  {  // as if exec() had replaced its image: this process's pid and start, in a file that no arena of ours lies in
+    std::fstream file(left, std::ios::binary | std::ios::in | std::ios::out);
+    file.write(reinterpret_cast<const char*>(&(*own)->header()), sizeof(ArenaHeader));
+  }
+  EXPECT_EQ(merge().dropped_arenas, 1u);
+  EXPECT_EQ(arenas(), std::vector<fs::path>{(*own)->path()});
+}
+
+}  // namespace
+}  // namespace smon_rt
