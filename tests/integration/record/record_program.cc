@@ -53,6 +53,11 @@ namespace {
 
 std::atomic<bool> g_blocks_writes{false};
 
+}  // namespace
+
+#if !defined(__SANITIZE_THREAD__) && !defined(__SANITIZE_ADDRESS__)
+namespace {
+
 bool is_drain_thread() {
   char name[16] = {};
   return pthread_getname_np(pthread_self(), name, sizeof name) == 0 && std::strcmp(name, "smon_drain") == 0;
@@ -60,7 +65,6 @@ bool is_drain_thread() {
 
 }  // namespace
 
-#if !defined(__SANITIZE_THREAD__) && !defined(__SANITIZE_ADDRESS__)
 // In the place of the C library's, for the recorder too.
 extern "C" [[gnu::visibility("default")]] ssize_t write(int fd, const void* bytes, size_t count) {
   while (g_blocks_writes.load() && is_drain_thread()) std::this_thread::sleep_for(std::chrono::seconds(1));
