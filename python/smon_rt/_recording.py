@@ -185,7 +185,7 @@ def stop(*, closing_line: bool = True, verdict_within_s: float = 0.0) -> bool:
     """
     _integrations.stopping()
     result = native.stop()
-    if result in (native.TIMED_OUT, native.UNAVAILABLE):
+    if result == native.TIMED_OUT:  # what else went wrong the library says when it does
         say(LogLevel.WARNING, f"stop: {native.last_error()}")
     if closing_line and result != native.NOT_STARTED:
         _closing.say_closing_line(verdict_within_s)
