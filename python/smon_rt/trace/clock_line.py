@@ -100,7 +100,7 @@ def fit_line(
         offset_ns=base_ns + round(line.middle_ns),
         drift_ratio=line.slope / _NS_PER_S,
         # One more for what rounding to whole nanoseconds takes.
-        bound_ns=int(np.ceil(line.bound_ns)) + 2,  # offset and time are rounded to whole ns, each on both clocks
+        bound_ns=int(np.ceil(line.bound_ns)) + 1,
         bound_count=count,
         violated_count=violated,
         is_contradicted=is_contradicted,
