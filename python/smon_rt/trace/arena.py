@@ -17,6 +17,17 @@ from pathlib import Path
 import numpy as np
 
 from smon_rt.analysis.input_file import is_url, local_path, shown
+from smon_rt.trace.arena_layout import (
+    FIRST_HEADER_BYTES,
+    HEADER,
+    MAGIC,
+    SLOT,
+    SLOT_OPEN,
+    SLOT_STATE_MASK,
+    SPAN,
+    STEP,
+    THREAD,
+)
 from smon_rt.trace.kinds import PHASE_NAMES, RECVS, SENDS, kind_name, name_of
 from smon_rt.trace.rank_builder import first_of_each
 from smon_rt.trace.rank_trace import RankTrace, StepColumns
@@ -25,86 +36,13 @@ from smon_rt.trace.spans import Array, SpanColumns
 #: Where arenas live. Tests point it elsewhere.
 SHARED_MEMORY = Path("/dev/shm")
 
-_MAGIC = b"smonshm1"
 # 4 MiB a rank is what the recorder takes at most.
 _LARGEST_ARENA_BYTES = 64 << 20
 _MOST_RECORDS = 4096
 _MOST_OPEN_SPANS = 4096
-_LOSS_KINDS = 32
 _METRIC_KIND = 23
 _LARGEST_NS = 1 << 61
 _SAME_START_NS = 1_000_000
-# Of the first arenas: what was added to the header since is at its end, and 0 in theirs.
-_FIRST_HEADER_BYTES = 1160
-
-_SPAN = np.dtype(
-    [
-        *((name, "<i8") for name in ("start", "end", "device_start", "device_end")),
-        *(("step", "<u4"), ("kind", "u1"), ("time_source", "u1"), ("flags", "<u2")),
-        *(("microbatch", "<i2"), ("chunk", "<i2"), ("op_index", "<u2"), ("track_id", "<u2")),
-        *(("name_or_comm_id", "<u2"), ("payload_high", "<u2"), ("payload_low", "<u4")),
-        *(("comm_seq", "<u4"), ("peer", "<i4")),
-    ]
-)
-_SLOT = np.dtype([("state", "<u4"), ("sequence", "<u4"), ("is_recorded", "<u4"), ("unused", "<u4"), ("span", _SPAN)])
-_CLOCK = np.dtype(
-    [
-        ("sequence", "<u4"),
-        ("source", "<u4"),
-        *((name, "<i8") for name in ("ticks", "monotonic_ns", "realtime_ns")),
-        ("ns_per_tick", "<f8"),
-    ]
-)
-_LOSSES = np.dtype(
-    [
-        ("dropped_by_kind", "<u8", (_LOSS_KINDS,)),
-        *((name, "<u8") for name in ("foreign_tokens", "stale_tokens", "threads_without_ring")),
-        *((name, "<u8") for name in ("unwritten_spans", "late_requests", "uncounted_sequences")),
-    ]
-)
-_HEADER = np.dtype(
-    [
-        ("magic", "S8"),
-        ("arena_bytes", "<u8"),
-        *((name, "<u4") for name in ("header_bytes", "span_bytes", "slot_bytes", "thread_record_bytes")),
-        *((name, "<u4") for name in ("thread_record_count", "comm_record_bytes", "comm_record_count", "is_complete")),
-        *((name, "<u8") for name in ("thread_records_offset", "comm_records_offset")),
-        *(("pid", "<i4"), ("rank", "<i4"), ("world_size", "<i4"), ("attempt", "<u4")),
-        *(
-            ("process_start_ticks", "<u8"),
-            ("run_id", "S64"),
-            ("host", "S64"),
-            ("boot_id", "S40"),
-            ("trace_file", "S512"),
-        ),
-        ("clock", _CLOCK),
-        *((name, "<i8") for name in ("drain_beat_ns", "watchdog_beat_ns", "reporter_beat_ns")),
-        *(("step", "<i8"), ("step_start_ticks", "<i8"), ("is_sampled", "<u4"), ("phase", "<u4")),
-        ("finished_steps", "<u8"),
-        ("losses", _LOSSES),
-        *(("step_log_offset", "<u8"), ("step_log_capacity", "<u4"), ("step_ticks_bytes", "<u4")),
-        *(("step_write_index", "<u8"), ("step_read_index", "<u8")),
-    ]
-)
-_STEP = np.dtype(
-    [
-        ("step", "<u4"),
-        *((name, "u1") for name in ("is_sampled", "is_warmup", "is_counted", "unused")),
-        *(("start", "<i8"), ("end", "<i8")),
-    ]
-)
-_THREAD = np.dtype(
-    {
-        "names": [
-            *("state", "thread_id", "name", "ring_id", "ring_capacity", "ring_offset", "slots_offset", "slot_count"),
-            *("write_index", "read_index"),
-        ],
-        "formats": ["<u4", "<i4", "S16", "<u4", "<u4", "<u8", "<u8", "<u4", "<u8", "<u8"],
-        "offsets": [0, 4, 8, 24, 28, 32, 40, 48, 64, 128],
-        "itemsize": 192,
-    }
-)
-_SLOT_STATE_MASK, _SLOT_OPEN = 3, 1
 
 
 @dataclass(frozen=True)
@@ -219,17 +157,17 @@ def _copy(path: Path, owner: int) -> bytes | None:
 
 
 def _header(content: bytes) -> np.void | None:
-    if len(content) < _HEADER.itemsize or not content.startswith(_MAGIC):
+    if len(content) < HEADER.itemsize or not content.startswith(MAGIC):
         return None
-    header: np.void = np.frombuffer(content, _HEADER, 1)[0]
-    if header["header_bytes"] < _HEADER.itemsize:
-        header = np.frombuffer(content[:_FIRST_HEADER_BYTES].ljust(_HEADER.itemsize, b"\0"), _HEADER, 1)[0]
+    header: np.void = np.frombuffer(content, HEADER, 1)[0]
+    if header["header_bytes"] < HEADER.itemsize:
+        header = np.frombuffer(content[:FIRST_HEADER_BYTES].ljust(HEADER.itemsize, b"\0"), HEADER, 1)[0]
     sizes_fit = (
         header["is_complete"] == 1
-        and _FIRST_HEADER_BYTES <= header["header_bytes"] <= len(content)
-        and header["span_bytes"] >= _SPAN.itemsize
-        and header["slot_bytes"] >= _SLOT.itemsize
-        and header["thread_record_bytes"] >= _THREAD.itemsize
+        and FIRST_HEADER_BYTES <= header["header_bytes"] <= len(content)
+        and header["span_bytes"] >= SPAN.itemsize
+        and header["slot_bytes"] >= SLOT.itemsize
+        and header["thread_record_bytes"] >= THREAD.itemsize
         and header["thread_record_count"] <= _MOST_RECORDS
     )
     return header if sizes_fit else None
@@ -266,13 +204,13 @@ def _view(path: str, content: bytes, header: np.void) -> ArenaView:
     threads = _records(
         content,
         int(header["thread_records_offset"]),
-        _THREAD,
+        THREAD,
         int(header["thread_record_bytes"]),
         int(header["thread_record_count"]),
     )
     parts = []
     # Rings that lie over each other would make more spans than there are bytes.
-    budget = len(content) // _SPAN.itemsize
+    budget = len(content) // SPAN.itemsize
     for thread in threads:
         if thread["state"] == 0:
             continue
@@ -291,7 +229,7 @@ def _last_steps(content: bytes, header: np.void) -> StepColumns:
     """The steps whose times had not been written."""
     capacity = int(header["step_log_capacity"])
     write, read = int(header["step_write_index"]), int(header["step_read_index"])
-    log = _records(content, int(header["step_log_offset"]), _STEP, int(header["step_ticks_bytes"]), capacity)
+    log = _records(content, int(header["step_log_offset"]), STEP, int(header["step_ticks_bytes"]), capacity)
     if len(log) == 0 or write >= 1 << 62 or not 0 < write - read <= capacity:
         return _no_steps()
     rows = log[np.arange(read, write) % capacity]
@@ -331,7 +269,7 @@ def _unread(content: bytes, thread: np.void, header: np.void) -> SpanColumns | N
     capacity, write, read = int(thread["ring_capacity"]), int(thread["write_index"]), int(thread["read_index"])
     if capacity == 0 or capacity & (capacity - 1) or write >= 1 << 62 or not 0 < write - read <= capacity:
         return None
-    ring = _records(content, int(thread["ring_offset"]), _SPAN, int(header["span_bytes"]), capacity)
+    ring = _records(content, int(thread["ring_offset"]), SPAN, int(header["span_bytes"]), capacity)
     if len(ring) == 0:
         return None
     index = np.arange(read, write, dtype=np.int64)
@@ -377,9 +315,9 @@ def _columns(rows: Array, start_ns: Array, end_ns: Array, ring_id: int, index: A
 
 
 def _open_spans(content: bytes, thread: np.void, header: np.void) -> list[OpenSpan]:
-    slots = _records(content, int(thread["slots_offset"]), _SLOT, int(header["slot_bytes"]), int(thread["slot_count"]))
+    slots = _records(content, int(thread["slots_offset"]), SLOT, int(header["slot_bytes"]), int(thread["slot_count"]))
     # An odd sequence: died, or was copied, in the middle of writing it.
-    slots = slots[(slots["state"] & _SLOT_STATE_MASK == _SLOT_OPEN) & (slots["sequence"] % 2 == 0)]
+    slots = slots[(slots["state"] & SLOT_STATE_MASK == SLOT_OPEN) & (slots["sequence"] % 2 == 0)]
     starts = _to_ns(slots["span"]["start"], header)
     return [
         OpenSpan(
