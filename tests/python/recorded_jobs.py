@@ -13,27 +13,15 @@ from smon_rt._proto import trace_pb2
 from smon_rt.synth import JobSpec, SyntheticJob
 from smon_rt.synth.schedule import Op
 from smon_rt.trace.kinds import FLAGS, TIME_SOURCE_NAMES
+from tests.python.clock_jobs import BEGIN_NS, REALTIME_NS, HostClock
 from tests.python.smon_files import TestSpan, packet, snapshot, step_packet, write_rank
 
-BEGIN_NS = 5_000_000_000_000
-REALTIME_NS = 1_700_000_000_000_000_000
 WAIT_RETURN = TIME_SOURCE_NAMES.index("wait_return")
 _STEP_GAP_NS = 1_000_000
 _DP_KINDS = ("params_all_gather", "grads_reduce_scatter", "separate_grads_all_reduce")
 
 #: What an op is, whatever file it is in: rank, step, kind, op_index.
 OpKey = tuple[int, int, str, int]
-
-
-@dataclass
-class HostClock:
-    """How much more a host's clock shows than the first one's, and by how much it drifts from the job's begin on."""
-
-    offset_ns: int = 0
-    drift_ratio: float = 0.0
-
-    def at(self, true_ns: int) -> int:
-        return true_ns + self.offset_ns + round((true_ns - BEGIN_NS) * self.drift_ratio)
 
 
 @dataclass

@@ -16,7 +16,8 @@ from smon_rt._proto import trace_pb2
 from smon_rt.analysis import analyze
 from smon_rt.report.json_output import json_schema
 from smon_rt.synth import JobSpec, Plant, make_job
-from tests.python.recorded_jobs import WAIT_RETURN, HostClock, RecordedJob
+from tests.python.clock_jobs import HostClock
+from tests.python.recorded_jobs import WAIT_RETURN, RecordedJob
 from tests.python.smon_files import TestSpan, packet, step_packet, write_rank
 
 WORKER = Plant(1, 1.6, dp_rank=1)

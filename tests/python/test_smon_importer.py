@@ -16,7 +16,8 @@ from smon_rt.analysis.smon_importer import read_smon
 from smon_rt.kinds import KIND_NAMES
 from smon_rt.synth import JobSpec, Plant, make_job
 from smon_rt.trace.kinds import FLAGS
-from tests.python.recorded_jobs import WAIT_RETURN, HostClock, RecordedJob
+from tests.python.clock_jobs import HostClock
+from tests.python.recorded_jobs import WAIT_RETURN, RecordedJob
 from tests.python.smon_files import TestSpan, packet, span_packet, step_packet, write_rank
 
 SPEC = JobSpec(dp=2, pp=3, microbatches=4, steps=3, noise=0.1, plants=(Plant(1, 1.5),), seed=3)
