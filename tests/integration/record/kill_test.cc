@@ -90,10 +90,10 @@ TEST_F(RecordKillTest, NothingStaysOfOneWhoseDirectoryIsGone) {
   {
     RecordProcess process({"start:dir=" + gone.string() + ",attempt=0,run=" + run_id_, "steps:10", "open:3", "wait"});
     ASSERT_EQ(process.read_line_with("ready"), "ready");
-    std::filesystem::remove_all(gone);
     process.send(SIGKILL);
     process.wait();
   }
+  std::filesystem::remove_all(gone);  // not before: it would put a snapshot into what is being removed
   RecordProcess next({start(",attempt=1"), "status", "stop"});
   EXPECT_EQ(value_in(next.read_line_with("started="), "last_error"), "");
   EXPECT_EQ(next.exit_code(), 0);
