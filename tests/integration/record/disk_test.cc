@@ -8,11 +8,21 @@
 
 #include <filesystem>
 #include <string>
+#include <system_error>
 
 #include "record_process.h"
 
 namespace smon_rt {
 namespace {
+
+/// Also while the process writes a snapshot there.
+void remove_under_its_hands(const std::filesystem::path& directory) {
+  EXPECT_TRUE(becomes_true([&] {
+    std::error_code error;
+    std::filesystem::remove_all(directory, error);
+    return !std::filesystem::exists(directory);
+  }));
+}
 
 class RecordDiskTest : public RecordTest {
  protected:
@@ -54,7 +64,7 @@ TEST_F(RecordDiskTest, AFullFileSystemTurnsTheFileOff) {
 TEST_F(RecordDiskTest, ADirectoryThatVanishesTurnsTheFileOff) {
   RecordProcess process({start(), "steps:10", "sync", "wait", "file_error", "status", "stop"});
   ASSERT_EQ(process.read_line_with("ready"), "ready");
-  std::filesystem::remove_all(directory_);
+  remove_under_its_hands(directory_);
   process.go_on();
   const std::string status = process.read_line_with("started=");
   EXPECT_EQ(number_in(status, "file_error"), 1) << status;
@@ -103,7 +113,7 @@ TEST_F(RecordDiskTest, AFileSystemThatIsFullAtTheEndIsSaidByStop) {
 TEST_F(RecordDiskTest, ADirectoryThatVanishesBeforeStopHasNoSpans) {
   RecordProcess process({start(), "steps:10", "sync", "wait", "steps:10", "stop", "status", "exit:4"});
   ASSERT_EQ(process.read_line_with("ready"), "ready");
-  std::filesystem::remove_all(directory_);
+  remove_under_its_hands(directory_);
   process.go_on();
   EXPECT_EQ(process.read_line_with("stop="), "stop=5");
   const std::string status = process.read_line_with("started=");
