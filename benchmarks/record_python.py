@@ -153,7 +153,7 @@ def _time_on(cases: dict[str, list[Case]], steps: Case, burst: range) -> smon_rt
                 assert smon_rt.is_sampled()
                 case.time(burst)
             _wait_for_drain()
-        smon_rt.stop()
+        smon_rt.stop(closing_line=False)
         return smon_rt.status()
 
 

@@ -1,9 +1,9 @@
 """The last line of a recorded job, by rank 0: what was recorded, what it cost, and the verdict or the way to it.
 
-The verdict needs the files of all ranks, a second of CPU and the analysis, which a training process never loads. So by
-default the line names the command and costs nothing: an exit that waits for an analysis, or leaves a process behind
-that prints into the next prompt, would be the recorder slowing the job. Whoever wants to wait says how long at most,
-`stop(verdict_within_s=10)`: then a child of low priority computes it, and is killed when that time is over.
+The verdict needs the files of all ranks, a second or two of CPU and the analysis, which a training process never loads:
+a child of low priority computes it, and is killed when the time for it is over (`verdict_within_s`). The line names the
+command instead where that would be in vain or in the way: ranks have no file here (other nodes wrote elsewhere), there
+is more to read than can be in that time, or the process ends by an exception, whose news must not wait.
 """
 
 from __future__ import annotations
@@ -15,11 +15,20 @@ import sys
 import time
 
 from smon_rt._backend import native, write_line
-from smon_rt.environment import LogLevel, log_level
+from smon_rt.environment import LogLevel, log_level, verdict_within_s
 
 __all__ = ["arm", "say_closing_line", "wait_for_verdict"]
 
-_ANALYZE = "import os; os.nice(19); from smon_rt.cli import main; main()"
+# Modules of the script's folder must not stand in for those of the analysis.
+_ANALYZE = """
+import os, sys
+os.nice(19)
+sys.path = [path for path in sys.path if path]
+from smon_rt.analysis import analyze
+print(analyze(sys.argv[1]).verdict.sentence)
+"""
+#: More than this takes longer to read and replay than anyone waits for at an exit.
+_MAX_BYTES = 64 << 20
 #: Of torchrun's and our own variables; the child is no rank of the job, and records nothing.
 _NOT_FOR_CHILD = ("SMON_RT_", "RANK", "WORLD_SIZE", "LOCAL_", "GROUP_", "ROLE_", "TORCHELASTIC_", "MASTER_")
 
@@ -28,7 +37,8 @@ class _State:
     started_s: float | None = None
     """When recording started, monotonic; None when there is nothing left to say."""
     is_registered = False
-    verdict_within_s = 0.0
+    verdict_within_s: float | None = None
+    """At the exit of the interpreter; None: as the environment says."""
 
 
 def arm() -> None:
@@ -39,21 +49,27 @@ def arm() -> None:
         atexit.register(_at_exit)
 
 
-def wait_for_verdict(limit_s: float) -> None:
-    """Has the line at the exit of the interpreter wait for the verdict, as `stop` does when it is asked to."""
+def wait_for_verdict(limit_s: float | None) -> None:
+    """How long the line at the exit of the interpreter waits for the verdict, as `stop` does."""
     _State.verdict_within_s = limit_s
 
 
 def _at_exit() -> None:
     with contextlib.suppress(Exception):
         if native.status()["is_started"]:  # not in a forked child
-            if _State.verdict_within_s > 0:
+            # Set once the interpreter has shown a traceback: who watches this process learns of it by its end.
+            limit_s = 0.0 if hasattr(sys, "last_type") else _State.verdict_within_s
+            if limit_s != 0:
                 native.stop()  # the analysis reads what is in the file
-            say_closing_line(_State.verdict_within_s)
+            say_closing_line(limit_s)
 
 
-def say_closing_line(verdict_within_s: float = 0.0) -> None:
-    """Says the line, if this is rank 0, steps were recorded into a file, and SMON_RT_LOG asks for warnings."""
+def say_closing_line(limit_s: float | None = None) -> None:
+    """Says the line, if this is rank 0, steps were recorded into a file, and SMON_RT_LOG asks for warnings.
+
+    Args:
+        limit_s: how long the verdict may take; 0: it is left to the command; None: as SMON_RT_VERDICT_WITHIN_S says.
+    """
     started_s, _State.started_s = _State.started_s, None
     if started_s is None or log_level() < LogLevel.WARNING:
         return
@@ -61,11 +77,12 @@ def say_closing_line(verdict_within_s: float = 0.0) -> None:
         status = native.status()
         directory, name = os.path.split(status["file_path"])
         if status["steps"] and not status["file_error"] and name.startswith("rank-00000."):
-            headline = _verdict(directory, verdict_within_s) if verdict_within_s > 0 else None
-            write_line(closing_line(status, time.monotonic() - started_s, directory, headline))
+            limit_s = verdict_within_s() if limit_s is None else limit_s
+            sentence = _verdict(directory, limit_s) if limit_s > 0 and _is_all_here(directory) else None
+            write_line(closing_line(status, time.monotonic() - started_s, directory, sentence))
 
 
-def closing_line(status: dict[str, object], elapsed_s: float, directory: str, headline: str | None) -> str:
+def closing_line(status: dict[str, object], elapsed_s: float, directory: str, sentence: str | None) -> str:
     """The line.
 
     Example:
@@ -84,19 +101,29 @@ def closing_line(status: dict[str, object], elapsed_s: float, directory: str, he
         f"{status['recorded_spans']:,} spans of {status['sampled_steps']:,} of {status['steps']:,} steps, "
         f"{f'{dropped:,} dropped' if dropped else 'none dropped'}, own threads {100 * cpu_ratio:.1f} % of a core"
     )
-    if headline:
-        return f"smon_rt: {headline} ({recorded}; {command})\n"
+    if sentence:
+        return f"smon_rt: {sentence} ({recorded}; more: {command})\n"
     return f"smon_rt: {recorded}; verdict: {command}\n"
 
 
+def _is_all_here(directory: str) -> bool:
+    """Whether each rank of the job has a file here, and all of them are read soon."""
+    ranks, size_bytes = set(), 0
+    for entry in os.scandir(directory or "."):
+        if entry.name.endswith(".smon"):
+            ranks.add(entry.name.partition(".")[0])
+            size_bytes += entry.stat().st_size
+    return len(ranks) >= int(os.environ.get("WORLD_SIZE", "1")) and size_bytes <= _MAX_BYTES
+
+
 def _verdict(directory: str, limit_s: float) -> str | None:
-    """The first line of the verdict, None if it takes longer or there is none."""
+    """The verdict in one sentence, None if it takes longer or there is none."""
     import subprocess
 
     environment = {name: value for name, value in os.environ.items() if not name.startswith(_NOT_FOR_CHILD)}
     try:
         done = subprocess.run(
-            [sys.executable, "-c", _ANALYZE, "analyze", "--quiet", directory],
+            [sys.executable, "-c", _ANALYZE, directory or "."],
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
@@ -105,5 +132,4 @@ def _verdict(directory: str, limit_s: float) -> str | None:
         )
     except (OSError, subprocess.SubprocessError, ValueError):
         return None
-    lines = done.stdout.split("\n")
-    return lines[0].strip() or None if done.returncode == 0 else None
+    return done.stdout.strip() or None if done.returncode == 0 else None

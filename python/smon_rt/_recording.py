@@ -172,16 +172,16 @@ def _or_default(value: int | None) -> int:
     return -1 if value is None else value
 
 
-def stop(*, closing_line: bool = True, verdict_within_s: float = 0.0) -> bool:
+def stop(*, closing_line: bool = True, verdict_within_s: float | None = None) -> bool:
     """Writes what is left and closes the file, within about a second. Returns whether all of it is written.
 
     An exit of the process does the same. Recording can be started again. Rank 0 says in one line on stderr what was
-    recorded, what it cost and how to get the verdict.
+    recorded, what it cost, and the verdict, or how to get it where the files of some ranks are elsewhere or large.
 
     Args:
         closing_line: False, or SMON_RT_LOG at error or off, leaves that line out.
-        verdict_within_s: wait this long, at most, for the verdict itself: another process analyses the directory, which
-            must hold the files of all ranks. 0 waits for nothing and names the command.
+        verdict_within_s: rank 0 waits this long, at most, for the verdict: another process, of low priority, analyses
+            the directory. 0 waits for nothing and names the command; None: as SMON_RT_VERDICT_WITHIN_S says, else 10.
     """
     _integrations.stopping()
     result = native.stop()

@@ -47,6 +47,11 @@ VARIABLES: tuple[Variable, ...] = (
         "warning",
         "how much is said on stderr: off, error, warning, info or debug; debug adds tracebacks of unexpected errors",
     ),
+    Variable(
+        "SMON_RT_VERDICT_WITHIN_S",
+        "10",
+        "how long rank 0 waits at the end for the verdict of a small job, to print it; 0: it names the command",
+    ),
     Variable("RANK, WORLD_SIZE, LOCAL_RANK", "0, 1, 0", "of this process, as torchrun sets them"),
     Variable(
         "TORCHELASTIC_RESTART_COUNT",
@@ -56,10 +61,22 @@ VARIABLES: tuple[Variable, ...] = (
 )
 
 
+_VERDICT_WITHIN_S = 10.0
+
+
 def log_level() -> LogLevel:
     """The level of SMON_RT_LOG; an unknown word means the default, since a typo must not stop a job."""
     word = os.environ.get("SMON_RT_LOG", "").strip().upper()
     return LogLevel.__members__.get(word, LogLevel.WARNING)
+
+
+def verdict_within_s() -> float:
+    """Seconds of SMON_RT_VERDICT_WITHIN_S; what is no number from 0 on means the default, as with SMON_RT_LOG."""
+    try:
+        limit_s = float(os.environ.get("SMON_RT_VERDICT_WITHIN_S", ""))
+    except ValueError:
+        return _VERDICT_WITHIN_S
+    return limit_s if 0 <= limit_s < float("inf") else _VERDICT_WITHIN_S
 
 
 def _as_code(names: str) -> str:

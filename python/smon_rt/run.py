@@ -37,7 +37,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--dir", help=f"where traces go (SMON_RT_TRACE_DIR, else {DEFAULT_DIR})")
     parser.add_argument("--sample-ratio", type=float, help="share of steps whose spans are recorded, 0 to 1")
     parser.add_argument(
-        "--verdict-within", type=float, default=0.0, metavar="S", help="wait so many seconds at the end for the verdict"
+        "--verdict-within", type=float, metavar="S", help="wait at most so many seconds at the end for the verdict (10)"
     )
     parser.add_argument("-m", dest="is_module", action="store_true", help="the target is a module, as python -m")
     parser.add_argument("target", metavar="script.py", help="what to run, followed by its own arguments")

@@ -30,7 +30,8 @@ def environment() -> dict[str, str]:
     """Without what a surrounding torchrun or the tests' own shell would have a job record."""
     foreign = ("SMON_RT_", "RANK", "WORLD_SIZE", "LOCAL_", "TORCHELASTIC_")
     kept = {name: value for name, value in os.environ.items() if not name.startswith(foreign)}
-    return kept | {"SMON_RT_RUN_ID": f"t{uuid.uuid4().hex[:12]}", "OMP_NUM_THREADS": "1"}
+    own = {"SMON_RT_RUN_ID": f"t{uuid.uuid4().hex[:12]}", "SMON_RT_VERDICT_WITHIN_S": "0", "OMP_NUM_THREADS": "1"}
+    return kept | own
 
 
 def run(command: Sequence[str], **more: Any) -> subprocess.CompletedProcess[str]:

@@ -38,7 +38,7 @@ class RecordedJob:
 
     def environment(self, **more: str) -> dict[str, str]:
         kept = {name: value for name, value in os.environ.items() if not name.startswith(_FOREIGN)}
-        return kept | {"SMON_RT_RUN_ID": self.run_id} | more
+        return kept | {"SMON_RT_RUN_ID": self.run_id, "SMON_RT_VERDICT_WITHIN_S": "0"} | more
 
     def begin(self, program: str, folder: Path | None = None, **environment: str) -> subprocess.Popen[str]:
         """Starts a program, which may begin with START; `finish` waits for it."""

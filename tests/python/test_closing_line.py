@@ -60,9 +60,23 @@ def test_other_nodes_have_directories_too(job: RecordedJob) -> None:
     assert stderr.endswith(f"smon analyze {job.folder} (and the directories of the other nodes)\n")
 
 
-def test_the_verdict_is_waited_for_when_asked(job: RecordedJob) -> None:
-    stderr = job.run(_LOOP + "smon_rt.stop(verdict_within_s=50)").stderr
-    assert re.fullmatch(rf"smon_rt: slowdown .*; smon analyze {re.escape(str(job.folder))}\)\n", stderr)
+VERDICT = r"smon_rt: slowdown 1\.\d\d.*; none.* \(24 spans of 6 of 6 steps, none dropped, .*; more: smon analyze {}\)\n"
+
+
+@pytest.mark.parametrize(
+    ("end", "environment"),
+    [
+        ("smon_rt.stop(verdict_within_s=50)", {}),
+        ("smon_rt.stop()", {"SMON_RT_VERDICT_WITHIN_S": "50"}),
+        ("pass", {"SMON_RT_VERDICT_WITHIN_S": "50"}),
+        ("sys.exit(0)", {"SMON_RT_VERDICT_WITHIN_S": "a while"}),
+    ],
+    ids=["parameter", "variable", "exit", "default"],
+)
+def test_the_verdict_is_said_where_all_ranks_are_here(job: RecordedJob, end: str, environment: dict[str, str]) -> None:
+    assert re.fullmatch(
+        VERDICT.format(re.escape(str(job.folder))), finish(job.begin(_LOOP + end, None, **environment)).stderr
+    )
 
 
 def test_a_verdict_that_takes_too_long_is_left_to_the_command(job: RecordedJob) -> None:
@@ -71,6 +85,25 @@ def test_a_verdict_that_takes_too_long_is_left_to_the_command(job: RecordedJob) 
     output = job.run(program)
     assert re.fullmatch(line(job), output.stderr)
     assert float(output.stdout) < max(2.0, time.monotonic() - started)
+
+
+@pytest.mark.parametrize(
+    ("before", "environment"),
+    [
+        ("", {"RANK": "0", "WORLD_SIZE": "2"}),
+        ("open(os.path.join(DIR, 'rank-00001.x-0.smon'), 'wb').truncate(100 << 20)\n", {}),
+    ],
+    ids=["a_rank_is_elsewhere", "much_to_read"],
+)
+def test_a_verdict_in_vain_is_not_waited_for(job: RecordedJob, before: str, environment: dict[str, str]) -> None:
+    output = finish(job.begin(_LOOP + before + "smon_rt.stop(verdict_within_s=50)", None, **environment))
+    assert re.fullmatch(line(job), output.stderr)
+
+
+def test_the_end_by_an_exception_waits_for_nothing(job: RecordedJob) -> None:
+    output = finish(job.begin(_LOOP + "raise ValueError('lost')", None, SMON_RT_VERDICT_WITHIN_S="50"), 1)
+    assert "ValueError: lost" in output.stderr
+    assert re.search(line(job) + "$", output.stderr)
 
 
 def test_what_cannot_be_analysed_leaves_the_command(job: RecordedJob) -> None:

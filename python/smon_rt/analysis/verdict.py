@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from smon_rt.analysis.causes import Cause, Where
 from smon_rt.analysis.situation import Situation, gpu_hours
 from smon_rt.analysis.units import is_finite
-from smon_rt.analysis.verdict_text import action_of, probable_cause_of, verdict_text
+from smon_rt.analysis.verdict_text import action_of, probable_cause_of, sentence_of, verdict_text
 
 #: A cause is named when it gives back this much of the step, and when its interval stays above the second.
 NAMED_GAIN_RATIO = 0.03
@@ -43,6 +43,16 @@ class Verdict:
     cost: float
     currency: str
     text: str
+
+    @property
+    def sentence(self) -> str:
+        """What is lost, why, where, and what fixing it gives back, in one line.
+
+        Example:
+            >>> report.verdict.sentence  # doctest: +SKIP
+            "slowdown 1.97 (1.96–1.98): 49 % of 64 GPUs' time is lost, 22.9 s a step; worker: rank 0 (dp 0, stage 0): …"
+        """
+        return sentence_of(self.text, is_gain_known=self.cause != "none")
 
 
 def draw_verdict(situation: Situation) -> Verdict:

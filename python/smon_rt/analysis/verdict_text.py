@@ -53,6 +53,13 @@ def verdict_text(situation: Situation, cause: Cause | None, action: str, actual_
     return "\n".join(f"{label:<{_LABEL_WIDTH}}{line}" for label, line in lines.items())
 
 
+def sentence_of(text: str, *, is_gain_known: bool) -> str:
+    """Slowdown, cause and gain of the seven lines, as one."""
+    slowdown, cause, _scope, gain, *_ = text.splitlines()
+    parts = [slowdown.replace(" " * (_LABEL_WIDTH - len("slowdown")), " ", 1), cause[_LABEL_WIDTH:]]
+    return "; ".join([*parts, gain[_LABEL_WIDTH:]] if is_gain_known else parts)
+
+
 def action_of(situation: Situation, cause: Cause | None) -> str:
     """What to do next."""
     if cause is None:
