@@ -1,100 +1,135 @@
-"""Tries the other compilers and Pythons that this machine has; for use before a release.
+"""Tries other compilers, Pythons and torches than ours, for use before a release, and prints a dated table.
 
-    python tools/run_matrix.py
+    python tools/run_matrix.py [CELL …] [--folder build/matrix]
 
-Each compiler builds and runs the C++ tests; each Python gets the project in an environment of its own and runs the
-Python tests; each older torch gets one, too, and runs those of torch. Prints a dated table and exits with 1 if anything
-failed. A compiler or Python that is not installed is not in the table.
+A cell is a compiler (`g++-13`), which builds and runs the C++ tests; a Python (`3.12`, `3.13t`: free-threaded), which
+gets an environment with a wheel built for it and runs the recorder's tests; or a torch (`torch-2.6.0`), which under our
+own Python runs those of torch. Pythons are looked for on PATH and under ~/.pyenv/versions. What is not installed is
+said. Exits with 1 if a cell failed. Takes some minutes a cell.
 """
 
 from __future__ import annotations
 
+import argparse
 import datetime
-import os
 import shutil
 import subprocess
 import sys
-import time
+from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-COMPILERS = ("g++-11", "g++-12", "g++-13", "g++-14", "clang++-14", "clang++-16", "clang++-19")
-#: Older ones, by this Python: the last whose process groups take no hooks is between this and 2.15.
-TORCHES = ("torch==2.6.0",)
-PYTHONS = ("python3.10", "python3.11", "python3.12", "python3.13", "python3.13t", "python3.14", "python3.14t")
+COMPILERS = ("g++-11", "g++-13", "g++-14", "clang++-14", "clang++-16", "clang++-19")
+#: Ours is what everything else is tested with.
+PYTHONS = ("3.10", "3.12", "3.13", "3.13t", "3.14", "3.14t")
+#: The last whose process groups take no hooks is between this and 2.15.
+TORCHES = ("torch-2.6.0",)
+TEST_TOOLS = ("pytest>=8", "hypothesis>=6.100", "jsonschema>=4.20", "perfetto>=0.16")
+RECORDER_TESTS = ("test_recording_*.py", "test_trace_*.py", "test_info.py", "test_closing_line.py")
+TORCH_TESTS = ("test_torch_*.py", "test_integrations.py", "test_pipelining_hooks.py")
+COMMAND_LIMIT_S = 3600
 
 
-def is_installed(name: str) -> bool:
-    """Version managers put names on PATH that do not run, so it is tried."""
-    return shutil.which(name) is not None and subprocess.run([name, "--version"], capture_output=True).returncode == 0
+@dataclass(frozen=True)
+class Cell:
+    """What runs it, None if that is not installed, and how: commands one after the other, by what they do."""
+
+    name: str
+    program: str | None
+    version: str
+    commands: dict[str, list[str]]
 
 
-def run_all(commands: list[list[str]], log: Path) -> bool:
-    """Runs commands one after the other until one fails; what they print goes to the log."""
-    log.parent.mkdir(parents=True, exist_ok=True)
-    with log.open("w", encoding="utf-8") as out:
-        return all(
-            subprocess.run(command, cwd=ROOT, stdout=out, stderr=out, check=False).returncode == 0
-            for command in commands
-        )
+def find_cell(name: str, folder: Path) -> Cell:
+    if name in COMPILERS:
+        return compiler_cell(name, folder / name)
+    if name.startswith("torch-"):
+        return python_cell(name, sys.executable, folder / name, (name.replace("-", "==", 1),), TORCH_TESTS)
+    return python_cell(name, find_python(name), folder / name, (), RECORDER_TESTS)
 
 
-def try_compiler(compiler: str, log: Path) -> bool:
-    build = str(ROOT / "build" / f"matrix-{compiler}")
-    settings = [f"-DCMAKE_CXX_COMPILER={compiler}", "-DSMON_RT_BUILD_PYTHON=OFF"]
-    return run_all(
-        [
-            ["cmake", "--preset", "release", "-B", build, *settings],
-            ["cmake", "--build", build],
-            ["ctest", "--test-dir", build, "--output-on-failure", "--no-tests=error"],
-        ],
-        log,
-    )
+def compiler_cell(name: str, build: Path) -> Cell:
+    settings = [f"-DCMAKE_CXX_COMPILER={name}", "-DSMON_RT_BUILD_PYTHON=OFF"]
+    commands = {
+        "configuring": ["cmake", "--preset", "release", "-B", str(build), *settings],
+        "building": ["cmake", "--build", str(build)],
+        "testing": ["ctest", "--test-dir", str(build), "--output-on-failure", "--no-tests=error"],
+    }
+    program = shutil.which(name)
+    return Cell(name, program, run([program, "-dumpfullversion"]) if program else "", commands)
 
 
-def try_python(python: str, log: Path) -> bool:
-    environment = ROOT / "build" / f"matrix-{python}"
-    inner = str(environment / "bin" / "python")
-    return run_all(
-        [
-            [python, "-m", "venv", str(environment)],
-            [inner, "-m", "pip", "install", "-q", f"{ROOT}[test]"],
-            # The installed package is tested: the checkout's python/ folder is on no path.
-            [inner, "-m", "pytest", "-q", str(ROOT / "tests" / "python")],
-        ],
-        log,
-    )
+def python_cell(
+    name: str, program: str | None, environment: Path, requirements: tuple[str, ...], patterns: tuple[str, ...]
+) -> Cell:
+    python = str(environment / "bin" / "python")
+    tests = [str(path) for pattern in patterns for path in sorted((ROOT / "tests" / "python").glob(pattern))]
+    commands = {
+        "making the environment": [str(program), "-m", "venv", "--clear", str(environment)],
+        "installing test tools": [python, "-m", "pip", "install", "-q", *TEST_TOOLS, *requirements],
+        # The installed package is tested: the checkout's python/ folder is on no path.
+        "building and installing": [python, "-m", "pip", "install", "-q", str(ROOT)],
+        "testing": [python, "-m", "pytest", "-q", "-p", "no:cacheprovider", *tests],
+    }
+    return Cell(name, program, ask(program, "sys.version.split()[0]") if program else "", commands)
 
 
-def try_torch(requirement: str, log: Path) -> bool:
-    environment = ROOT / "build" / f"matrix-{requirement}"
-    inner = str(environment / "bin" / "python")
-    tests = [str(path) for path in sorted((ROOT / "tests" / "python").glob("test_torch_*.py"))]
-    return run_all(
-        [
-            [sys.executable, "-m", "venv", str(environment)],
-            [inner, "-m", "pip", "install", "-q", requirement, f"{ROOT}[test]"],
-            [inner, "-m", "pytest", "-q", *tests],
-        ],
-        log,
-    )
+def find_python(version: str) -> str | None:
+    """An interpreter of this version; one on PATH may be a shim with none behind it, so it is asked."""
+    installed = Path.home().glob(f".pyenv/versions/{version.rstrip('t')}.*/bin/python{version}")
+    for candidate in (shutil.which(f"python{version}"), *map(str, sorted(installed))):
+        if candidate is not None and (found := ask(candidate, "sys.executable")):
+            return found
+    return None
+
+
+def ask(python: str, expression: str) -> str:
+    """What an interpreter says; empty if it does not run."""
+    return run([python, "-c", f"import sys; print({expression})"])
+
+
+def run(command: list[str]) -> str:
+    done = subprocess.run(command, capture_output=True, text=True)
+    return done.stdout.strip() if done.returncode == 0 else ""
+
+
+def run_cell(cell: Cell) -> tuple[bool, str]:
+    """Whether it passed (or could not be run), and the table's words for it."""
+    if cell.program is None:
+        return True, "not run: not on this machine"
+    output = ""
+    for what, command in cell.commands.items():
+        try:
+            done = subprocess.run(command, cwd=ROOT, timeout=COMMAND_LIMIT_S, capture_output=True, text=True)
+        except subprocess.TimeoutExpired:
+            return False, f"FAILED: {what} took longer than {COMMAND_LIMIT_S} s"
+        output = done.stdout.strip()
+        if done.returncode != 0:
+            print(output[-8000:], done.stderr[-8000:], sep="\n", file=sys.stderr)
+            return False, f"FAILED while {what}: {last_line(output or done.stderr)}"
+    return True, last_line(output)
+
+
+def last_line(text: str) -> str:
+    """The line that sums up: the last that counts what passed, else the last."""
+    lines = text.strip().splitlines() or [""]
+    return next((line for line in reversed(lines) if " passed" in line), lines[-1]).strip("= ")
 
 
 def main() -> int:
-    rows = []
-    for name in (*COMPILERS, *PYTHONS, *TORCHES):
-        if name not in TORCHES and not is_installed(name):
-            continue
-        log = ROOT / "build" / "matrix-logs" / f"{name}.log"
-        started = time.monotonic()
-        attempt = try_compiler if name in COMPILERS else try_torch if name in TORCHES else try_python
-        passed = attempt(name, log)
-        rows.append((name, passed, time.monotonic() - started))
-        print(f"{name}: {'ok' if passed else f'FAILED, see {log.relative_to(ROOT)}'}", flush=True)
-    print(f"\n{datetime.date.today().isoformat()}, {os.uname().machine}\n\n| with | result | s |\n|---|---|---|")
-    for name, passed, elapsed_s in rows:
-        print(f"| {name} | {'ok' if passed else 'failed'} | {elapsed_s:.0f} |")
-    return 0 if rows and all(passed for _, passed, _ in rows) else 1
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("cells", nargs="*", metavar="CELL", default=[*COMPILERS, *PYTHONS, *TORCHES])
+    parser.add_argument("--folder", type=Path, default=ROOT / "build" / "matrix")
+    options = parser.parse_args()
+    options.folder.mkdir(parents=True, exist_ok=True)
+    print("| date | cell | version | result |\n|---|---|---|---|", flush=True)
+    has_failed = False
+    for name in options.cells:
+        cell = find_cell(name, options.folder)
+        is_good, words = run_cell(cell)
+        has_failed |= not is_good
+        print(f"| {datetime.date.today()} | {name} | {cell.version or '–'} | {words} |", flush=True)
+    return 1 if has_failed else 0
 
 
 if __name__ == "__main__":
