@@ -39,13 +39,17 @@ std::string absolute(const std::string& path) {
   return error ? path : whole.string();
 }
 
-std::string arena_path(const TraceIdentity& identity) {
-  return std::string(kArenaDirectory) + "/" + Arena::file_name(identity.run_id, identity.attempt, identity.rank);
+/// The live process that has an arena of this run, attempt and rank.
+std::optional<ArenaOwner> owner_of(const TraceIdentity& identity) {
+  for (const std::string& name : Arena::file_names(identity.run_id, identity.attempt, identity.rank)) {
+    if (auto owner = find_arena_owner(std::string(kArenaDirectory) + "/" + name)) return owner;
+  }
+  return std::nullopt;
 }
 
 /// The live process that records this rank and attempt into the same directory, which must not happen.
 Result<void> refuse_second_process(const TraceIdentity& identity, const std::string& trace_dir) {
-  const std::optional<ArenaOwner> owner = find_arena_owner(arena_path(identity));
+  const std::optional<ArenaOwner> owner = owner_of(identity);
   if (!owner || trace_dir.empty() || !is_in_directory(owner->trace_file, trace_dir)) return {};
   return Error{"process " + std::to_string(owner->pid) + " records run " + identity.run_id + ", attempt " +
                std::to_string(identity.attempt) + ", rank " + std::to_string(identity.rank) + " into " + trace_dir +
@@ -126,7 +130,7 @@ Result<void> Session::make_recorder(const SessionOptions& options) {
   recorder_options.arena.rank = identity_.rank;
   recorder_options.arena.world_size = identity_.world_size;
   if (Result<void> refused = refuse_second_process(identity_, trace_dir_); !refused) return refused;
-  if (const auto owner = find_arena_owner(arena_path(identity_)); owner && !trace_dir_.empty()) {
+  if (const auto owner = owner_of(identity_); owner && !trace_dir_.empty()) {
     // Another job of this user that was not given a run id either: its trace lies elsewhere, only the names of the
     // two arenas would meet.
     recorder_options.arena.run_id.append(".").append(std::to_string(::getpid()));

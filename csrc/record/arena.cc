@@ -7,20 +7,17 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <bit>
 #include <cerrno>
-#include <chrono>
 #include <cstdio>
 #include <cstring>
-#include <mutex>
 #include <new>
-#include <optional>
-#include <thread>
 #include <utility>
 #include <vector>
 
+#include "base/log.h"
 #include "base/process_state.h"
+#include "record/arena_owner.h"
 #include "record/step_log.h"
 
 namespace smon_rt {
@@ -71,73 +68,8 @@ bool is_valid(const ArenaSizes& sizes) {
          sizes.communicators >= 1 && sizes.communicators <= 0xffff;
 }
 
-/// Process-wide lock on a file, which a forked child does not inherit and every pid namespace sees.
-struct flock write_lock() {
-  struct flock lock{};
-  lock.l_type = F_WRLCK;
-  lock.l_whence = SEEK_SET;
-  return lock;
-}
-
-/// The files of this process image's arenas.
-struct OwnFiles {
-  std::mutex mutex;
-  std::vector<std::pair<dev_t, ino_t>> files;
-};
-
-OwnFiles& own_files() {
-  static auto* const files = new OwnFiles;  // never gone: arenas may outlive whatever ends at exit
-  return *files;
-}
-
 std::pair<dev_t, ino_t> identity_of(const struct stat& status) {
   return {status.st_dev, status.st_ino};
-}
-
-/// Which other process holds the lock on the file, 0 for one of another pid namespace, -1 for none. Who merges
-/// leftovers holds it for a moment, for instance when all ranks of a job start again: that is waited for.
-pid_t lock_holder(int fd) {
-  constexpr int kTries = 50;
-  for (int i = 0;; ++i) {
-    struct flock lock = write_lock();
-    if (::fcntl(fd, F_GETLK, &lock) != 0 || lock.l_type == F_UNLCK) return -1;
-    if (i == kTries) return lock.l_pid;
-    std::this_thread::sleep_for(std::chrono::milliseconds(10));
-  }
-}
-
-/// Who holds the arena file of the same name: the text for an error, or nothing if its owner is gone.
-std::optional<std::string> live_owner(const std::string& path) {
-  const int fd = move_from_standard_streams(::open(path.c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW));
-  if (fd < 0) return "a file that cannot be opened (" + error_text(errno) + ")";
-  struct stat status{};
-  std::int32_t pid = 0;
-  std::uint64_t start_ticks = 0;
-  char magic[sizeof(kArenaMagic)] = {};
-  const auto read_at = [&](void* target, std::size_t size, std::size_t offset) {
-    return ::pread(fd, target, size, static_cast<off_t>(offset)) == static_cast<ssize_t>(size);
-  };
-  const bool has_owner = ::fstat(fd, &status) == 0 && read_at(magic, sizeof(magic), offsetof(ArenaHeader, magic)) &&
-                         std::memcmp(magic, kArenaMagic, sizeof(magic)) == 0 &&
-                         read_at(&pid, sizeof(pid), offsetof(ArenaHeader, pid)) &&
-                         read_at(&start_ticks, sizeof(start_ticks), offsetof(ArenaHeader, process_start_ticks));
-  const bool is_alive = has_owner && is_arena_owner_alive(pid, start_ticks, status);
-  const pid_t holder = is_alive ? 0 : lock_holder(fd);
-  ::close(fd);
-  if (is_alive) return "process " + std::to_string(pid);
-  if (holder >= 0) return "process " + std::to_string(has_owner ? pid : holder) + " of another pid namespace";
-  return std::nullopt;
-}
-
-/// A name beside the dead process's file that is free: exec() starts our count anew, with the same pid.
-std::string name_aside(const std::string& path) {
-  static std::atomic<std::uint32_t> count{0};
-  struct stat status{};
-  std::string aside;
-  do {
-    aside = path + ".dead-" + std::to_string(::getpid()) + "-" + std::to_string(count.fetch_add(1));
-  } while (::lstat(aside.c_str(), &status) == 0);
-  return aside;
 }
 
 /// A new file of this size with every page in place and locked by us, or why not.
@@ -149,8 +81,7 @@ Result<OwnedDescriptor> create_file(const std::string& path, std::size_t bytes) 
   }
   OwnedDescriptor file(::open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600));
   if (!file.is_open()) return Error{error_text(errno)};
-  struct flock lock = write_lock();
-  (void)::fcntl(file.fd(), F_SETLK, &lock);
+  (void)lock_arena(file.fd());
   // Reserved now, since a store to a page that tmpfs cannot provide is SIGBUS.
   const int code = ::posix_fallocate(file.fd(), 0, static_cast<off_t>(bytes));
   if (code == 0) return file;
@@ -168,6 +99,25 @@ void replace_by_private_memory(void* memory, std::size_t bytes) noexcept {
   ::mmap(memory, bytes, PROT_READ | PROT_WRITE, MAP_FIXED | MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
 }
 
+/// The first name that can be had, "" if there is none; `why` says why it is not the first of all.
+Result<std::string> choose_path(const ArenaOptions& options, std::string& why) {
+  for (const std::string& name : Arena::file_names(options.run_id, options.attempt, options.rank)) {
+    const std::string path = options.directory + "/" + name;
+    const ArenaName found = free_arena_name(path);
+    if (!found.owner.empty()) {
+      return Error{path + " belongs to " + found.owner +
+                   ", which records the same run, attempt and rank as this process (" + std::to_string(::getpid()) +
+                   "): give one of them another RANK or SMON_RT_RUN_ID"};
+    }
+    if (found.is_usable) return path;
+    if (why.empty()) {
+      why = found.why;
+      log(LogLevel::kWarning, "the memory of this recording gets another name: " + why);
+    }
+  }
+  return std::string();
+}
+
 }  // namespace
 
 ArenaLayout::ArenaLayout(const ArenaSizes& sizes) {
@@ -183,17 +133,6 @@ ArenaLayout::ArenaLayout(const ArenaSizes& sizes) {
   bytes = round_up(rings_offset + spans * sizeof(Span), kPageBytes);
 }
 
-bool is_arena_locked(int fd) {
-  return lock_holder(fd) >= 0;
-}
-
-bool is_arena_owner_alive(std::int32_t pid, std::uint64_t start_ticks, const struct stat& status) {
-  if (!is_process_alive(pid, start_ticks)) return false;
-  if (pid != ::getpid()) return true;
-  const std::lock_guard lock(own_files().mutex);
-  return std::ranges::count(own_files().files, identity_of(status)) > 0;
-}
-
 std::string Arena::file_name(const std::string& run_id, std::uint32_t attempt, std::int32_t rank) {
   constexpr std::size_t kMaxRunBytes = 120;  // a file name has 255
   std::string run = run_id.substr(0, kMaxRunBytes);
@@ -205,50 +144,22 @@ std::string Arena::file_name(const std::string& run_id, std::uint32_t attempt, s
   return "smon-" + std::to_string(::getuid()) + "-" + run + "-" + std::to_string(attempt) + "-" + std::to_string(rank);
 }
 
+std::vector<std::string> Arena::file_names(const std::string& run_id, std::uint32_t attempt, std::int32_t rank) {
+  constexpr int kOthers = 3;
+  std::vector<std::string> names{file_name(run_id, attempt, rank)};
+  for (int i = 1; i <= kOthers; ++i) names.push_back(names.front() + "." + std::to_string(i));
+  return names;
+}
+
 Result<std::unique_ptr<Arena>> Arena::create(const ArenaOptions& options) {
   if (!is_valid(options.sizes)) return Error{"arena: sizes must be powers of two, at most 256 threads, 65,533 slots"};
   std::unique_ptr<Arena> arena(new Arena);
   arena->fork_count_ = fork_count();
   std::string why = options.directory.empty() ? "asked for" : "";
   if (!options.directory.empty()) {
-    const std::string path = options.directory + "/" + file_name(options.run_id, options.attempt, options.rank);
-    struct ::stat info{};
-    if (::lstat(path.c_str(), &info) == 0) {
-      if (const auto owner = live_owner(path)) {
-        return Error{path + " belongs to " + *owner +
-                     ", which records the same run, attempt and rank as this process (" + std::to_string(::getpid()) +
-                     "): give one of them another RANK or SMON_RT_RUN_ID"};
-      }
-      if (::rename(path.c_str(), name_aside(path).c_str()) != 0)
-        why = "a dead process's " + path + ": " + error_text(errno);
-    }
-    for (const ArenaSizes& sizes : candidate_sizes(options.sizes)) {
-      const ArenaLayout layout(sizes);
-      auto file = create_file(path, layout.bytes);
-      if (!file) {
-        if (why.empty()) why = path + ": " + file.error().message + " (" + std::to_string(layout.bytes >> 10) + " KiB)";
-        continue;
-      }
-      struct stat status{};
-      void* memory = file->is_ours(&status) ? map(file->fd(), layout.bytes) : nullptr;
-      if (memory == nullptr) {
-        why = path + ": " + error_text(errno);
-        ::unlink(path.c_str());
-        break;
-      }
-      {
-        const std::lock_guard lock(own_files().mutex);
-        own_files().files.push_back(identity_of(status));
-      }
-      arena->header_ = new (memory) ArenaHeader;
-      arena->descriptor_ = std::move(*file);
-      arena->file_ = identity_of(status);
-      arena->path_ = path;
-      arena->sizes_ = sizes;
-      arena->bytes_ = layout.bytes;
-      arena->memory_ = why.empty() ? "tmpfs" : "tmpfs, smaller rings: " + why;
-      break;
-    }
+    const Result<std::string> path = choose_path(options, why);
+    if (!path) return path.error();
+    if (!path->empty()) arena->make_file(*path, options.sizes, why);
   }
   if (arena->header_ == nullptr) {
     const ArenaLayout layout(options.sizes);
@@ -261,6 +172,36 @@ Result<std::unique_ptr<Arena>> Arena::create(const ArenaOptions& options) {
   }
   arena->lay_out(options);
   return arena;
+}
+
+void Arena::make_file(const std::string& path, const ArenaSizes& wanted, std::string& why) {
+  const std::string other_name = why;
+  why.clear();
+  for (const ArenaSizes& sizes : candidate_sizes(wanted)) {
+    const ArenaLayout layout(sizes);
+    auto file = create_file(path, layout.bytes);
+    if (!file) {
+      if (why.empty()) why = path + ": " + file.error().message + " (" + std::to_string(layout.bytes >> 10) + " KiB)";
+      continue;
+    }
+    struct stat status{};
+    void* memory = file->is_ours(&status) ? map(file->fd(), layout.bytes) : nullptr;
+    if (memory == nullptr) {
+      why = path + ": " + error_text(errno);
+      ::unlink(path.c_str());
+      return;
+    }
+    add_own_arena(status);
+    header_ = new (memory) ArenaHeader;
+    descriptor_ = std::move(*file);
+    file_ = identity_of(status);
+    path_ = path;
+    sizes_ = sizes;
+    bytes_ = layout.bytes;
+    memory_ = "tmpfs" + (why.empty() ? "" : ", smaller rings: " + why) +
+              (other_name.empty() ? "" : ", by another name: " + other_name);
+    return;
+  }
 }
 
 void Arena::lay_out(const ArenaOptions& options) {
@@ -320,12 +261,13 @@ void Arena::close() noexcept {
   if (header_ != nullptr) replace_by_private_memory(header_, bytes_);
   if (path_.empty()) return;
   ::unlink(path_.c_str());
+  if (descriptor_.is_ours()) unlock_arena(descriptor_.fd());
   descriptor_.close();
-  const std::lock_guard lock(own_files().mutex);
-  std::erase(own_files().files, file_);
+  remove_own_arena(file_);
 }
 
 void Arena::detach_in_child() noexcept {
+  descriptor_.close();
   replace_by_private_memory(header_, bytes_);
 }
 

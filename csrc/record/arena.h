@@ -8,6 +8,7 @@
 #include <span>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "base/result.h"
 #include "format/in_flight.h"
@@ -43,20 +44,23 @@ struct ArenaOptions {
 
 /// The memory that rings and the in-flight table live in (layout: format/in_flight.h), as a file in tmpfs that outlives
 /// the process: `smon-<uid>-<run>-<attempt>-<rank>`, mode 0600, reserved and prefaulted so that no store ever faults
-/// for lack of room. Owned through a POSIX record lock as well as by pid and start time: the lock is seen across the
-/// pid namespaces of containers that share /dev/shm.
+/// for lack of room. Owned through a lock on the file as well as by pid and start time: arena_owner.h.
 ///
 /// Threading: create and destroy on one thread; the tables have their own rules.
 /// When full: smaller rings, then private memory, which works as well but dies with the process; memory() tells why.
+/// Odd case: what another user left under our name is passed by: one of three further names, else private memory.
 class Arena {
  public:
   /// Fails when a live process records as the same run, rank and attempt, and names both. The file of a dead one, or
   /// of an earlier image of this process, is kept aside as `<name>.dead-<pid>-<n>`, for whoever merges leftovers.
   static Result<std::unique_ptr<Arena>> create(const ArenaOptions& options);
 
-  /// The name that create() gives the file, without directory. Characters of the run id that a file name or a reader
-  /// could stumble over become '_'.
+  /// The name that create() gives the file if it can, without directory. Characters of the run id that a file name or a
+  /// reader could stumble over become '_'.
   static std::string file_name(const std::string& run_id, std::uint32_t attempt, std::int32_t rank);
+
+  /// All names that create() may give it, in the order that it tries them.
+  static std::vector<std::string> file_names(const std::string& run_id, std::uint32_t attempt, std::int32_t rank);
 
   ~Arena() { close(); }
   Arena(const Arena&) = delete;
@@ -85,11 +89,13 @@ class Arena {
   void close() noexcept;
 
   /// In a forked child: puts private memory in the place of the mapping, so that no store of the child reaches the
-  /// parent. Callable from an atfork handler.
+  /// parent, and lets go of the file, so that it does not outlive the parent as locked. Callable from an atfork
+  /// handler.
   void detach_in_child() noexcept;
 
  private:
   Arena() = default;
+  void make_file(const std::string& path, const ArenaSizes& wanted, std::string& why);
   void lay_out(const ArenaOptions& options);
 
   ArenaHeader* header_ = nullptr;
@@ -102,14 +108,6 @@ class Arena {
   std::uint32_t fork_count_ = 0;
   bool is_closed_ = false;
 };
-
-/// Whether an arena's owner is alive, as far as this pid namespace tells: this pid, which started then. exec() changes
-/// neither, so that for this process's own pid it asks whether an Arena of this image made the file, with this status.
-bool is_arena_owner_alive(std::int32_t pid, std::uint64_t start_ticks, const struct stat& status);
-
-/// Whether another process, of any pid namespace, owns the arena by its lock. Waits up to half a second for one that
-/// only merges it.
-bool is_arena_locked(int fd);
 
 /// Bytes that an arena of these sizes needs, and where its parts begin.
 struct ArenaLayout {

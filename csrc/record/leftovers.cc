@@ -3,6 +3,7 @@
 #include <dirent.h>
 #include <fcntl.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -19,7 +20,7 @@
 #include "base/process_state.h"
 #include "format/arena_view.h"
 #include "format/trace_encoder.h"
-#include "record/arena.h"
+#include "record/arena_owner.h"
 #include "record/drain.h"
 #include "record/owned_descriptor.h"
 #include "record/trace_tail.h"
@@ -31,41 +32,37 @@ constexpr std::uint64_t kMaxArenaBytes = std::uint64_t{64} << 20;
 constexpr std::size_t kMaxArenas = 4096;
 // An arena that cannot be read may be one that is just being made.
 constexpr std::int64_t kUnreadableGraceSeconds = 60;
-// One whose trace file cannot be opened or is on a full disk: until then each start tries again.
-constexpr std::int64_t kRetrySeconds = 600;
 
 std::string error_text() {
   return std::generic_category().message(errno);
 }
 
-class File {
+/// Nonblocking: whatever was put there under this name, opening it must not wait.
+OwnedDescriptor open_file(const std::string& path, int flags) {
+  return OwnedDescriptor(::open(path.c_str(), flags | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK));
+}
+
+/// A regular file of this user.
+bool is_of_this_user(const OwnedDescriptor& file, struct stat* status) {
+  return file.is_ours(status) && S_ISREG(status->st_mode) && status->st_uid == ::geteuid();
+}
+
+/// Held while an arena is merged.
+class MergeLock {
  public:
-  File(const std::string& path, int flags)
-      // Nonblocking: whatever was put there under this name, opening it must not wait.
-      : fd_(move_from_standard_streams(::open(path.c_str(), flags | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK))) {}
-  ~File() {
-    if (fd_ >= 0) ::close(fd_);
+  explicit MergeLock(int fd) : fd_(fd), is_held_(lock_arena(fd)) {}
+  // Not left to closing the file: a child that was forked meanwhile has it open as well.
+  ~MergeLock() {
+    if (is_held_) unlock_arena(fd_);
   }
-  File(const File&) = delete;
-  File& operator=(const File&) = delete;
-  int fd() const { return fd_; }
-  bool is_open() const { return fd_ >= 0; }
+  MergeLock(const MergeLock&) = delete;
+  MergeLock& operator=(const MergeLock&) = delete;
+  bool is_held() const { return is_held_; }
 
  private:
   int fd_;
+  bool is_held_;
 };
-
-/// A regular file of this user.
-bool is_ours(int fd, struct stat* status) {
-  return ::fstat(fd, status) == 0 && S_ISREG(status->st_mode) && status->st_uid == ::geteuid();
-}
-
-struct flock whole_file_lock() {
-  struct flock lock{};
-  lock.l_type = F_WRLCK;
-  lock.l_whence = SEEK_SET;
-  return lock;
-}
 
 Result<ArenaContents> read_arena_file(int fd, std::uint64_t size) {
   if (size > kMaxArenaBytes) return Error{"it is larger than any arena"};
@@ -80,10 +77,14 @@ Result<ArenaContents> read_arena_file(int fd, std::uint64_t size) {
   return read_arena(std::span(bytes).first(filled));
 }
 
-bool is_owner_alive(const ArenaFacts& facts, const struct stat& status) {
+bool is_owner_alive(const ArenaProcess& process, const struct stat& status) {
   // Pids of before the last boot mean nothing.
-  if (facts.boot_id != boot_id()) return false;
-  return is_arena_owner_alive(facts.pid, facts.process_start_ticks, status);
+  if (process.boot_id != boot_id()) return false;
+  return is_arena_owner_alive(process.pid, process.start_ticks, status);
+}
+
+bool is_owner_alive(const ArenaFacts& facts, const struct stat& status) {
+  return is_owner_alive({facts.pid, facts.process_start_ticks, facts.boot_id}, status);
 }
 
 /// Killed after they were written and before they left the log, steps are in both. Their starts may differ by how much
@@ -167,7 +168,7 @@ Result<void> append_to(int fd, const std::string& path, std::uint64_t whole_byte
   return {};
 }
 
-enum class Outcome { kMerged, kDropped, kKept, kGivenUp };
+enum class Outcome { kMerged, kDropped, kKept, kAbsent, kGivenUp };
 
 void note(LeftoverCounts& counts, const std::string& arena_path, const std::string& problem) {
   if (counts.problem.empty()) counts.problem = "leftover " + arena_path + ": " + problem;
@@ -182,17 +183,18 @@ Outcome merge_into_trace(const ArenaContents& arena, LeftoverCounts& counts, std
     problem = "it names no trace file";
     return Outcome::kDropped;
   }
-  const File file(path, O_RDWR | O_APPEND);
+  const OwnedDescriptor file = open_file(path, O_RDWR | O_APPEND);
   if (!file.is_open()) {
     const int error_number = errno;
     problem = "cannot open " + path + ": " + std::generic_category().message(error_number);
     if (error_number != ENOENT) return Outcome::kKept;
     const std::string directory = path.substr(0, path.rfind('/') + 1);
-    if (::access(directory.c_str(), F_OK) != 0 && errno == ENOENT) return Outcome::kGivenUp;
+    // Gone, or of a container or a mount that this process does not see: another start may.
+    if (::access(directory.c_str(), F_OK) != 0 && errno == ENOENT) return Outcome::kAbsent;
     return ::access(directory.c_str(), W_OK) == 0 ? Outcome::kDropped : Outcome::kKept;  // deleted by its user
   }
   struct stat status{};
-  if (!is_ours(file.fd(), &status)) {
+  if (!is_of_this_user(file, &status)) {
     problem = path + " is no file of this user";
     return Outcome::kDropped;
   }
@@ -225,12 +227,27 @@ Outcome merge_into_trace(const ArenaContents& arena, LeftoverCounts& counts, std
 
 /// Whether the first try to merge it was long ago; remembers the first one. The mark is a bit of its mode that means
 /// nothing else, since the time alone could as well be that of its making: what is stored into a mapping changes none.
-bool was_tried_long_ago(int fd, const struct stat& status) {
+bool was_tried_long_ago(int fd, const struct stat& status, std::int64_t limit_s) {
   constexpr mode_t kTriedBit = S_IXUSR;
-  if ((status.st_mode & kTriedBit) != 0) return ::time(nullptr) - status.st_mtime > kRetrySeconds;
+  if ((status.st_mode & kTriedBit) != 0) return ::time(nullptr) - status.st_mtime > limit_s;
   const timespec now[2] = {{0, UTIME_OMIT}, {0, UTIME_NOW}};
   if (::futimens(fd, now) == 0) (void)::fchmod(fd, (status.st_mode & 0777) | kTriedBit);
   return false;
+}
+
+/// Whether what is kept there stands in the way of jobs to come.
+bool is_filling_up(int fd, double least_free_ratio) {
+  struct statvfs room{};
+  if (::fstatvfs(fd, &room) != 0 || room.f_blocks == 0) return false;  // a file system without an end
+  return static_cast<double>(room.f_bavail) < least_free_ratio * static_cast<double>(room.f_blocks);
+}
+
+/// What could not be done now: whether it will be tried again.
+Outcome kept_or_given_up(Outcome outcome, int fd, const struct stat& status, const LeftoverLimits& limits) {
+  if (outcome == Outcome::kKept && was_tried_long_ago(fd, status, limits.retry_s)) return Outcome::kGivenUp;
+  if (outcome != Outcome::kAbsent) return outcome;
+  const bool is_over = is_filling_up(fd, limits.least_free_ratio) || was_tried_long_ago(fd, status, limits.absent_s);
+  return is_over ? Outcome::kGivenUp : Outcome::kAbsent;
 }
 
 void say_given_up(const std::string& path, const ArenaContents& arena, const std::string& problem) {
@@ -242,18 +259,15 @@ void say_given_up(const std::string& path, const ArenaContents& arena, const std
                            std::to_string(arena.steps.size()) + " step times");
 }
 
-void merge_one(const std::string& path, LeftoverCounts& counts) {
-  const File file(path, O_RDWR);
+void merge_one(const std::string& path, const LeftoverLimits& limits, LeftoverCounts& counts) {
+  const OwnedDescriptor file = open_file(path, O_RDWR);
   struct stat status{};
-  if (!file.is_open() || !is_ours(file.fd(), &status)) return;
+  if (!file.is_open() || !is_of_this_user(file, &status)) return;
   // Looked at before it is locked: an image that exec() replaced has no lock any more, and merges it itself.
-  if (const auto now = read_arena_file(file.fd(), static_cast<std::uint64_t>(status.st_size));
-      now && is_owner_alive(now->facts, status)) {
-    return;
-  }
+  if (const auto now = read_arena_process(file.fd()); now && is_owner_alive(*now, status)) return;
   // The owner holds this lock as long as it lives, in whatever pid namespace; so does whoever merges it just now.
-  struct flock lock = whole_file_lock();
-  if (::fcntl(file.fd(), F_SETLK, &lock) != 0) return;
+  const MergeLock lock(file.fd());
+  if (!lock.is_held()) return;
   if (::fstat(file.fd(), &status) != 0 || status.st_nlink == 0) return;  // merged by another process meanwhile
 
   const Result<ArenaContents> arena = read_arena_file(file.fd(), static_cast<std::uint64_t>(status.st_size));
@@ -266,10 +280,10 @@ void merge_one(const std::string& path, LeftoverCounts& counts) {
   }
   if (is_owner_alive(arena->facts, status)) return;
   std::string problem;
-  Outcome outcome = merge_into_trace(*arena, counts, problem);
-  if (outcome == Outcome::kKept && was_tried_long_ago(file.fd(), status)) outcome = Outcome::kGivenUp;
-  // Nobody can do anything about what is given up: no warning.
-  if (outcome != Outcome::kGivenUp && !problem.empty()) note(counts, path, problem);
+  const Outcome outcome = kept_or_given_up(merge_into_trace(*arena, counts, problem), file.fd(), status, limits);
+  // Nobody can do anything about what is given up, or about a directory that is not there: no warning.
+  const bool is_worth_a_warning = outcome != Outcome::kGivenUp && outcome != Outcome::kAbsent;
+  if (is_worth_a_warning && !problem.empty()) note(counts, path, problem);
   switch (outcome) {
     case Outcome::kMerged:
       ++counts.merged_arenas;
@@ -282,6 +296,7 @@ void merge_one(const std::string& path, LeftoverCounts& counts) {
       ++counts.dropped_arenas;
       break;
     case Outcome::kKept:
+    case Outcome::kAbsent:
       ++counts.kept_arenas;
       return;
   }
@@ -303,18 +318,19 @@ std::vector<std::string> arenas_in(const std::string& directory) {
 
 }  // namespace
 
-LeftoverCounts merge_leftovers(const std::string& tmpfs_directory, const std::string& own_path) {
+LeftoverCounts merge_leftovers(const std::string& tmpfs_directory, const std::string& own_path,
+                               const LeftoverLimits& limits) {
   LeftoverCounts counts;
   for (const std::string& path : arenas_in(tmpfs_directory)) {
-    if (path != own_path) merge_one(path, counts);
+    if (path != own_path) merge_one(path, limits, counts);
   }
   return counts;
 }
 
 std::optional<ArenaOwner> find_arena_owner(const std::string& arena_path) {
-  const File file(arena_path, O_RDWR);
+  const OwnedDescriptor file = open_file(arena_path, O_RDWR);
   struct stat status{};
-  if (!file.is_open() || !is_ours(file.fd(), &status)) return std::nullopt;
+  if (!file.is_open() || !is_of_this_user(file, &status)) return std::nullopt;
   const Result<ArenaContents> arena = read_arena_file(file.fd(), static_cast<std::uint64_t>(status.st_size));
   if (!arena) return std::nullopt;
   if (!is_owner_alive(arena->facts, status) && !is_arena_locked(file.fd())) return std::nullopt;

@@ -6,8 +6,7 @@
 namespace smon_rt {
 
 /// The descriptor at a number that the job's own are not expected at: 64 or more, else 3 or more, never 0 to 2, which
-/// the job prints to even after it closed them. Takes fd; gives back another one or, with errno set, -1. Call it before
-/// locking the file: closing one descriptor gives up the locks of all.
+/// the job prints to even after it closed them. Takes fd; gives back another one or, with errno set, -1.
 int move_from_standard_streams(int fd) noexcept;
 
 /// A descriptor that stays open while the job runs. A job may close numbers it knows nothing of (os.closerange), and

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import random
+import struct
 from pathlib import Path
 
 import pytest
@@ -143,6 +145,32 @@ def test_a_living_process_is_left_to_write_its_spans_itself(tmp_path: Path, memo
     assert trace.arena is not None
     assert not trace.arena.is_alive
     assert len(trace.spans) == 4
+
+
+def test_a_process_of_another_pid_namespace_lives_as_long_as_it_has_the_lock(tmp_path: Path, memory: Path) -> None:
+    folder = recorded(tmp_path, SPANS[:2])
+    path = write_arena(memory, Arena([Ring(SPANS[2:4], read=2)]), WHO)
+    with path.open("r+b") as owner:
+        lock = struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
+        fcntl.fcntl(owner, fcntl.F_OFD_SETLK, lock)
+        for _ in range(2):  # looking at it, in the same process, takes the lock from nobody
+            trace = read(folder)
+            assert trace.arena is not None
+            assert trace.arena.is_alive
+            assert len(trace.spans) == 2
+    trace = read(folder)
+    assert trace.arena is not None
+    assert not trace.arena.is_alive
+    assert len(trace.spans) == 4
+
+
+@pytest.mark.parametrize("ending", [".1", ".dead-77-0"])
+def test_memory_under_another_name_is_found(tmp_path: Path, memory: Path, ending: str) -> None:
+    folder = recorded(tmp_path, SPANS[:2])
+    path = write_arena(memory, Arena([Ring(SPANS[2:4], read=2)]), WHO)
+    path.rename(path.with_name(path.name + ending))
+    path.write_bytes(b"of somebody else")
+    assert len(read(folder).spans) == 4
 
 
 @pytest.mark.parametrize(

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import fcntl
 import math
 import os
 import stat
+import struct
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -43,6 +45,8 @@ _MOST_OPEN_SPANS = 4096
 _METRIC_KIND = 23
 _LARGEST_NS = 1 << 61
 _SAME_START_NS = 1_000_000
+# struct flock where off_t has 64 bits: type, whence, start, length, pid.
+_FLOCK = "hhqqi4x"
 
 
 @dataclass(frozen=True)
@@ -129,31 +133,44 @@ def read_arena(path: str, content: bytes) -> ArenaView | None:
 
 def _find(trace: RankTrace) -> ArenaView | None:
     """The arena of a trace's process: same run, attempt, rank and pid, and owned by who owns the trace file."""
-    pattern = f"smon-*-{trace.identity.attempt}-{trace.rank}"
+    name = f"smon-*-{trace.identity.attempt}-{trace.rank}"
     with contextlib.suppress(OSError, ValueError):
         owner = local_path(trace.files[0]).stat().st_uid
-        for path in sorted(SHARED_MEMORY.glob(pattern)):
-            content = _copy(path, owner)
+        # With an ending where somebody else's file had the name, or put aside after the process was dead.
+        for path in sorted([*SHARED_MEMORY.glob(name), *SHARED_MEMORY.glob(f"{name}.*")]):
+            content, is_locked = _copy(path, owner)
             header = None if content is None else _header(content)
             if content is not None and header is not None and _belongs(header, trace):
-                return _view(shown(path), content, header)
+                return _view(shown(path), content, header, is_locked=is_locked)
     return None
 
 
-def _copy(path: Path, owner: int) -> bytes | None:
-    """The bytes of a regular file of this user; no link is followed, and no pipe waited for."""
+def _copy(path: Path, owner: int) -> tuple[bytes | None, bool]:
+    """The bytes of a regular file of this user, and whether a process has its lock; no link is followed, and no pipe
+    waited for."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
-        return None
+        return None, False
     with open(descriptor, "rb") as handle:  # noqa: PTH123
         status = os.fstat(handle.fileno())
         if not stat.S_ISREG(status.st_mode) or status.st_uid != owner or status.st_size > _LARGEST_ARENA_BYTES:
-            return None
+            return None, False
         try:
-            return handle.read(_LARGEST_ARENA_BYTES)
+            return handle.read(_LARGEST_ARENA_BYTES), _is_locked(handle.fileno())
         except OSError:
-            return None
+            return None, False
+
+
+def _is_locked(descriptor: int) -> bool:
+    """Whether an open file description has the arena's lock: its owner lives, in whatever pid namespace
+    (csrc/record/arena_owner.h). A process that only merges it has the lock for a moment, too."""
+    lock = struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
+    try:
+        found = fcntl.fcntl(descriptor, fcntl.F_OFD_GETLK, lock)
+    except (OSError, AttributeError):  # not Linux, or a kernel without such locks
+        return False
+    return bool(struct.unpack(_FLOCK, found)[0] != fcntl.F_UNLCK)
 
 
 def _header(content: bytes) -> np.void | None:
@@ -189,12 +206,12 @@ def _text(value: bytes) -> str:
     return bytes(value).partition(b"\0")[0].decode("utf-8", "replace")
 
 
-def _view(path: str, content: bytes, header: np.void) -> ArenaView:
+def _view(path: str, content: bytes, header: np.void, *, is_locked: bool = False) -> ArenaView:
     losses = header["losses"]["dropped_by_kind"]
     view = ArenaView(
         path=path,
         pid=int(header["pid"]),
-        is_alive=_runs(int(header["pid"]), int(header["process_start_ticks"])),
+        is_alive=is_locked or _runs(int(header["pid"]), int(header["process_start_ticks"])),
         step=int(header["step"]),
         phase=name_of(int(header["phase"]), PHASE_NAMES, "phase"),
         finished_step_count=int(header["finished_steps"]),

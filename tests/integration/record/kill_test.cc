@@ -85,20 +85,44 @@ TEST_F(RecordKillTest, NothingIsTakenTwiceWhereverItIsKilled) {
   }
 }
 
-TEST_F(RecordKillTest, NothingStaysOfOneWhoseDirectoryIsGone) {
-  const std::filesystem::path gone = directory_ / "gone";
+TEST_F(RecordKillTest, OneWhoseDirectoryIsNotThereIsKeptAndMergedWhenItIs) {
+  const std::filesystem::path there = directory_ / "there";
   {
-    RecordProcess process({"start:dir=" + gone.string() + ",attempt=0,run=" + run_id_, "steps:10", "open:3", "wait"});
+    RecordProcess process({"start:dir=" + there.string() + ",attempt=0,run=" + run_id_, "steps:10", "open:3", "wait"});
     ASSERT_EQ(process.read_line_with("ready"), "ready");
     process.send(SIGKILL);
     process.wait();
   }
-  std::filesystem::remove_all(gone);  // not before: it would put a snapshot into what is being removed
-  RecordProcess next({start(",attempt=1"), "status", "stop"});
-  EXPECT_EQ(value_in(next.read_line_with("started="), "last_error"), "");
+  std::filesystem::rename(there, directory_ / "elsewhere");  // as seen from a container that has it not mounted
+  RecordProcess blind({start(",attempt=1"), "status", "stop"});
+  EXPECT_EQ(value_in(blind.read_line_with("started="), "last_error"), "");
+  EXPECT_EQ(blind.exit_code(), 0);
+  EXPECT_EQ(arenas_of(run_id_).size(), 1u);
+  std::filesystem::rename(directory_ / "elsewhere", there);
+  RecordProcess next({start(",attempt=2"), "stop"});
   EXPECT_EQ(next.exit_code(), 0);
   // Perhaps by another process that records on this machine just now.
   EXPECT_TRUE(becomes_true([&] { return arenas_of(run_id_).empty(); }));
+  const RecordedTrace trace = read_traces(there);
+  EXPECT_EQ(trace.step_times.size(), 10u);
+  EXPECT_EQ(trace.open_spans.size(), 3u);
+}
+
+TEST_F(RecordKillTest, AWorkerThatOutlivesItsParentHoldsNothing) {
+  RecordProcess process({start(",attempt=0"), "steps:10", "fork_stay", "steps:10", "wait"});
+  const auto worker = static_cast<pid_t>(number_in(process.read_line_with("worker="), "worker"));
+  ASSERT_EQ(process.read_line_with("ready"), "ready");
+  RecordProcess early({start(",attempt=1"), "stop"});
+  EXPECT_EQ(early.exit_code(), 0);
+  EXPECT_EQ(arenas_of(run_id_).size(), 1u) << "its owner lives";
+  process.send(SIGKILL);
+  process.wait();
+  EXPECT_EQ(::kill(worker, 0), 0);
+  RecordProcess next({start(",attempt=2"), "stop"});
+  EXPECT_EQ(next.exit_code(), 0);
+  EXPECT_TRUE(arenas_of(run_id_).empty());
+  EXPECT_EQ(read_traces(directory_, run_id_ + "-0.smon").step_times.size(), 20u);
+  ::kill(worker, SIGKILL);
 }
 
 TEST_F(RecordKillTest, AHalfWrittenPacketIsCutOffBeforeTheMerge) {

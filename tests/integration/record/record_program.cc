@@ -11,6 +11,7 @@
 //   request:FIRST+N    smon_request_sampling
 //   intern:TEXT pause resume stop
 //   fork:N             a child that records N spans and ends by _exit; waits for it
+//   fork_stay          a child that does nothing and outlives us, until it is killed
 //   fork_start:DIR     a child that starts anew as rank 9, records a step and exits
 //   block_writes       from here on the drain thread does not come back from write(), as with a file system that hangs
 //   stop_timed         smon_stop, and how many ms it took
@@ -184,6 +185,17 @@ void in_child(const std::string& name, const std::string& value) {
   std::exit(smon_stop() == SMON_OK ? 0 : 1);
 }
 
+void fork_stay() {
+  std::cout.flush();
+  const pid_t child = fork();
+  if (child == 0) {
+    for (int fd = 0; fd < 3; ++fd) close(fd);  // whoever reads our output must see its end
+    alarm(120);
+    while (true) pause();
+  }
+  std::cout << "worker=" << child << std::endl;
+}
+
 constexpr int kTakenDescriptors = 200;
 constexpr char kOwnText[] = "the job's own";
 
@@ -263,6 +275,8 @@ bool run(const std::string& name, const std::string& value) {
     setrlimit(RLIMIT_FSIZE, &nothing);
   } else if (name == "fork" || name == "fork_start") {
     in_child(name, value);
+  } else if (name == "fork_stay") {
+    fork_stay();
   } else if (name == "take_descriptors") {
     take_descriptors(value);
   } else if (name == "check_descriptors") {

@@ -184,6 +184,55 @@ TEST_F(ArenaTest, ALiveProcessWhosePidIsNotSeenHereIsKnownByItsLock) {
   ::close(ready[1]);
 }
 
+TEST_F(ArenaTest, AProcessThatReadsItsOwnArenaStillOwnsItAcrossPidNamespaces) {
+  int ready[2];
+  ASSERT_EQ(::pipe(ready), 0);
+  const pid_t pid = ::fork();
+  if (pid == 0) {
+    auto arena = Arena::create(options_);
+    if (arena) (*arena)->header().process_start_ticks += 1;  // as seen from another pid namespace
+    std::ifstream(path()).get();                             // opened, read and closed: smon info in the process itself
+    const char answer = 'y';
+    (void)!::write(ready[1], &answer, 1);
+    ::pause();
+    ::_exit(0);
+  }
+  char answer = 0;
+  ASSERT_EQ(::read(ready[0], &answer, 1), 1);
+  const auto refused = Arena::create(options_);
+  EXPECT_FALSE(refused.has_value());
+  ::kill(pid, SIGKILL);
+  ::waitpid(pid, nullptr, 0);
+  ::close(ready[0]);
+  ::close(ready[1]);
+}
+
+TEST_F(ArenaTest, WhatAnotherUserLeftUnderTheNameIsPassedBy) {
+  std::ofstream(path()) << "of somebody else";
+  if (::chown(path().c_str(), 12345, 12345) != 0) GTEST_SKIP() << "may not give files away here";
+  ::testing::internal::CaptureStderr();
+  auto made = Arena::create(options_);
+  const std::string log = ::testing::internal::GetCapturedStderr();
+  ASSERT_TRUE(made.has_value()) << made.error().message;
+  EXPECT_EQ((*made)->path(), path() + ".1");
+  EXPECT_TRUE((*made)->memory().starts_with("tmpfs, by another name: ")) << (*made)->memory();
+  EXPECT_NE(log.find("belongs to another user"), std::string::npos) << log;
+  EXPECT_EQ(files().size(), 2u);
+  ASSERT_FALSE(Arena::create(options_).has_value()) << "ours lives, under its other name";
+  made->reset();
+  EXPECT_EQ(files().size(), 1u);
+}
+
+TEST_F(ArenaTest, WhereAllNamesAreTakenMemoryIsPrivate) {
+  for (const std::string& name : Arena::file_names(options_.run_id, 0, 0)) fs::create_directory(directory_ / name);
+  ::testing::internal::CaptureStderr();
+  const auto made = Arena::create(options_);
+  (void)::testing::internal::GetCapturedStderr();
+  ASSERT_TRUE(made.has_value()) << made.error().message;
+  EXPECT_EQ((*made)->path(), "");
+  EXPECT_TRUE((*made)->memory().starts_with("private: ")) << (*made)->memory();
+}
+
 TEST_F(ArenaTest, AFileThatIsNoArenaIsPutAside) {
   std::ofstream(path()) << "something else";
   const auto made = Arena::create(options_);
