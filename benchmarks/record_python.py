@@ -11,6 +11,7 @@ import importlib
 import os
 import statistics
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -25,6 +26,9 @@ _SAMPLED_STEP = 1_000_000
 _ROUNDS = 40
 # Spans of some tools take so long that fewer must do.
 _SLOW_BURST = 50
+#: What a call costs that does nothing, by the cheapest that Python itself has in C.
+_FLOOR_OF_PAIR = "two calls of an empty C function, the floor of a pair"
+_FLOOR_OF_WITH = "with a lock, the floor of `with` in C"
 _Loop = Callable[[range], None]
 
 
@@ -117,9 +121,12 @@ def measure(smoke: bool, record: Record) -> list[tuple[str, float, float]]:
         dropped += status.dropped_spans
         recorded += status.recorded_spans
     how = f"bursts of {len(burst)}; {dropped:,} of {recorded + dropped:,} spans dropped"
+    floors = {case.what: case.p50_ns for case in others}
     for state in _STATES:
         for case in cases[state]:
-            record(f"Python, {case.what}, {state}", case.p50_ns, f"p99 {case.p99_ns:,.0f} ns; {how}")
+            floor_ns = floors[_FLOOR_OF_PAIR if "pair" in case.what else _FLOOR_OF_WITH]
+            note = f"p99 {case.p99_ns:,.0f} ns; floor {floor_ns:,.0f} ns; {how}"
+            record(f"Python, {case.what}, {state}", case.p50_ns, note)
     record("Python, with step(k)", steps.p50_ns, f"p99 {steps.p99_ns:,.0f} ns; unsampled and empty")
     return [(case.what, case.p50_ns, case.p99_ns) for case in others]
 
@@ -189,8 +196,9 @@ def not_importable() -> list[str]:
 
 
 def _others() -> Iterator[tuple[str, _Loop]]:
-    yield "two calls of an empty C function, the floor of a pair", _two_calls
-    yield "with an empty object, the floor of `with`", _with_empty
+    yield _FLOOR_OF_PAIR, _two_calls
+    yield _FLOOR_OF_WITH, _with_lock
+    yield "with an empty object of Python", _with_empty
     yield "contextlib.contextmanager", _with_generator
     for what, make in _OPTIONAL.items():
         loop = make()
@@ -199,9 +207,16 @@ def _others() -> Iterator[tuple[str, _Loop]]:
 
 
 def _two_calls(burst: range) -> None:
-    call = id
+    call = callable  # takes an object, looks at it, makes none
     for _ in burst:
         call(call(None))
+
+
+def _with_lock(burst: range) -> None:
+    lock = threading.Lock()
+    for _ in burst:
+        with lock:
+            pass
 
 
 class _Empty:
