@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "format/crc32.h"
+#include "format/once_visitor.h"
 #include "format/span.h"
 #include "format/trace_encoder.h"
 #include "format/trace_reader.h"
@@ -127,6 +128,15 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   Checker checker(file.size());
   const TraceSummary all = read_trace(std::as_bytes(std::span(file)), {}, checker);
   require(all.damage_count == checker.damage_count());
+
+  SpanCollector spans_of_one, spans_of_both;
+  OnceVisitor one(spans_of_one), both(spans_of_both);
+  read_trace(std::as_bytes(std::span(file)), {}, one);
+  read_trace(std::as_bytes(std::span(file)), {}, both);
+  read_trace(std::as_bytes(std::span(file)), {}, both);
+  // All but what lies before any identity the first time, and after one the second.
+  require(spans_of_both.spans.size() >= spans_of_one.spans.size());
+  require(spans_of_both.spans.size() <= 2 * spans_of_one.spans.size());
 
   TraceVisitor nothing;
   const TraceSummary some = read_trace(std::as_bytes(std::span(file)), {.first_step = 2, .last_step = 5}, nothing);

@@ -8,8 +8,19 @@ from pathlib import Path
 import pytest
 
 from smon_rt import TraceError
+from smon_rt._proto import trace_pb2
 from smon_rt.trace import read_directory, read_file, read_files, read_job
-from tests.python.smon_files import TestSpan, end, file_name, identity, packet, snapshot, span_packet, write_rank
+from tests.python.smon_files import (
+    TestSpan,
+    end,
+    file_name,
+    identity,
+    packet,
+    snapshot,
+    span_packet,
+    step_packet,
+    write_rank,
+)
 
 SPANS = [TestSpan(start_ns=10 * index, duration_ns=5, step=index) for index in range(6)]
 
@@ -81,6 +92,26 @@ def test_rotated_files_are_one_trace(tmp_path: Path) -> None:
     path.write_bytes(packet(identity=identity()) + parts[0])
     (tmp_path / file_name(file_index=1)).unlink()
     assert read_directory(tmp_path)[0].missing_span_count == 3
+
+
+def test_a_file_joined_to_itself_is_taken_once(tmp_path: Path) -> None:
+    spans = [TestSpan(start_ns=1_000 + 100 * index, op_index=index) for index in range(5)]
+    steps = [(step, 1_000_000 * (step + 1), 500_000, step % 2 == 0, step < 3) for step in range(8)]
+    cost = packet(recorder_cost=trace_pb2.RecorderCost(drain_cpu_ns=5, span_count=5, file_bytes=77))
+    path = write_rank(tmp_path, spans, packets=[step_packet(steps[:4]), step_packet(steps[4:]), cost])
+    alone = read_file(path)
+    joined = tmp_path / "joined.smon"
+    joined.write_bytes(path.read_bytes() * 3)
+    for trace in (read_file(joined), *read_files([str(path), str(joined)])):
+        assert len(trace.spans) == len(alone.spans) == 5
+        for name in ("step", "start_ns", "duration_ns", "is_sampled", "is_warmup"):
+            assert getattr(trace.steps, name).tolist() == getattr(alone.steps, name).tolist(), name
+        assert trace.cost == alone.cost
+        assert trace.repeated_step_count in (16, 24)
+        assert trace.missing_span_count == 0
+    # A step that was begun anew under the number that it had is another one.
+    again = write_rank(tmp_path, packets=[step_packet([steps[3], (3, 9_000_000, 1, False, False)])], run_id="again")
+    assert read_file(again).steps.step.tolist() == [3, 3]
 
 
 def test_joined_files_are_taken_apart(tmp_path: Path) -> None:

@@ -39,6 +39,7 @@ class RankBuilder:
         self._rings: dict[int, list[tuple[int, int]]] = {}
         self._step_rows: list[tuple[int, int, int, bool, bool]] = []
         self._clock_rows: list[tuple[int, int, int, int]] = []
+        self._costs: set[bytes] = set()
         empty = np.empty(0, np.int64)
         self._trace = RankTrace(
             files=[],
@@ -83,7 +84,10 @@ class RankBuilder:
         elif number == CLOCK_MAP:
             self._trace.clock_maps.append(trace_pb2.ClockMap.FromString(data))
         elif number == COST:
-            self._add_cost(trace_pb2.RecorderCost.FromString(data))
+            # The packet of a file that was appended to itself; two others with the same times are none of ours.
+            if data not in self._costs:
+                self._add_cost(trace_pb2.RecorderCost.FromString(data))
+                self._costs.add(data)
         elif number == END:
             self._trace.end_reason = trace_pb2.End.FromString(data).reason or "closed"
 
@@ -97,7 +101,10 @@ class RankBuilder:
         rows = list(zip(*self._step_rows, strict=True)) or [()] * 5
         step, start_ns, duration_ns = (np.array(column, np.int64) for column in rows[:3])
         is_sampled, is_warmup = (np.array(column, np.bool_) for column in rows[3:])
-        trace.steps = StepColumns(step, start_ns, duration_ns, is_sampled, is_warmup)
+        columns = step, start_ns, duration_ns, is_sampled, is_warmup
+        is_new = first_of_each(step, start_ns)
+        trace.repeated_step_count = int(np.count_nonzero(~is_new))
+        trace.steps = StepColumns(*(column[is_new] for column in columns))
         clocks = list(zip(*self._clock_rows, strict=True)) or [()] * 4
         trace.clocks = ClockColumns(*(np.array(column, np.int64) for column in clocks))
         return trace
@@ -209,12 +216,12 @@ class RankBuilder:
             trace.spans = trace.spans.take(first_of_each(trace.spans.ring_id, trace.spans.ring_index))
 
 
-def first_of_each(ring_id: Array, ring_index: Array) -> Array:
-    """A mask of the rows whose (ring, index) is not in a row before."""
-    order = np.lexsort((ring_index, ring_id))
+def first_of_each(first: Array, second: Array) -> Array:
+    """A mask of the rows whose pair of values, such as ring and index, is not in a row before."""
+    order = np.lexsort((second, first))
     is_new = np.ones(len(order), np.bool_)
-    same_ring = ring_id[order][1:] == ring_id[order][:-1]
-    is_new[1:] = ~(same_ring & (ring_index[order][1:] == ring_index[order][:-1]))
+    is_same = first[order][1:] == first[order][:-1]
+    is_new[1:] = ~(is_same & (second[order][1:] == second[order][:-1]))
     mask = np.empty(len(order), np.bool_)
     mask[order] = is_new
     return mask

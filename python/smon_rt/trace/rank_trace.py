@@ -68,7 +68,8 @@ class RankTrace:
     damage: list[Damage] = field(default_factory=list)
     file_bytes: int = 0
     missing_span_count: int = 0
-    repeated_span_count: int = 0
+    repeated_span_count: int = 0  # in the files more than once, and taken once
+    repeated_step_count: int = 0
     skipped_span_count: int = 0  # of steps that were not asked for
     ring_ends: dict[int, int] = field(default_factory=dict)  # by ring: up to which index the files hold it
     arena: ArenaView | None = None
