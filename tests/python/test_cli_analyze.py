@@ -135,13 +135,24 @@ def test_fail_above_looks_at_every_path(calls: Calls) -> None:
     assert run(["analyze", "fine.parquet", "--quiet", "--fail-above", "1.1"]) == 0
 
 
-def test_an_unwritable_output_is_one_line_after_the_verdict(calls: Calls, said: Said, tmp_path: Path) -> None:
+def test_an_output_that_cannot_be_is_refused_before_any_work(calls: Calls, said: Said, tmp_path: Path) -> None:
     missing, html_path = tmp_path / "no" / "r.json", tmp_path / "r.html"
     assert run(["analyze", "a.parquet", "--json", str(missing), "--html", str(html_path)]) == 2
     out, err = said()
+    assert (out, err.count("\n"), calls) == ("", 1, [])
+    assert f"{missing}: cannot write: No such file or directory" in err
+    assert not html_path.exists()
+    assert run(["analyze", "a.parquet", "--html", str(tmp_path)]) == 2
+    assert "is a directory" in said()[1]
+
+
+def test_an_output_that_fails_is_one_line_after_the_verdict(calls: Calls, said: Said, tmp_path: Path) -> None:
+    html_path = tmp_path / "r.html"
+    assert run(["analyze", "a.parquet", "--json", "/dev/full", "--html", str(html_path)]) == 2
+    out, err = said()
     assert out.startswith("slowdown 2.00 ")
     assert err.count("\n") == 1
-    assert f"{missing}: cannot write: No such file or directory" in err
+    assert "/dev/full: cannot write: No space left on device" in err
     assert html_path.exists()
 
 

@@ -167,7 +167,9 @@ def _jobs(paths: tuple[str, ...]) -> list[list[str]]:
 
 
 def _refuse_outputs(names: list[str], meta: str | None, json_path: str | None, html_path: str | None) -> None:
-    """Refuses outputs that would replace what is read, or each other."""
+    """Refuses outputs that would replace what is read, or each other, or cannot be written, before any work is done."""
+    from smon_rt.report.output_file import refuse_unwritable
+
     outputs = [path for path in (json_path, html_path) if path not in (None, "-")]
     regular = [path for path in outputs if os.path.isfile(path) or not os.path.exists(path)]  # noqa: PTH110, PTH113
     if len(regular) == 2 and os.path.realpath(regular[0]) == os.path.realpath(regular[1]):
@@ -175,6 +177,14 @@ def _refuse_outputs(names: list[str], meta: str | None, json_path: str | None, h
     for output in regular:
         if os.path.exists(output) and any(_is_same_file(output, name) for name in _inputs(names, meta)):  # noqa: PTH110
             raise SmonError(f"{_shown(output)}: is what is analysed: choose another place for the output")
+    problems = []
+    for output in outputs:
+        try:
+            refuse_unwritable(output)
+        except SmonError as error:
+            problems.append(str(error))
+    if problems:
+        raise SmonError("; ".join(problems))
 
 
 def _inputs(names: list[str], meta: str | None) -> Iterator[str]:

@@ -10,6 +10,24 @@ from pathlib import Path
 from smon_rt.errors import SmonError
 
 
+def refuse_unwritable(path: str) -> None:
+    """Says what `write_atomically` would say in the end, as far as it can be known before the work: SmonError."""
+    target = Path(path)
+    try:
+        target = target.resolve()
+        if target.is_dir():
+            raise SmonError(f"{path}: is a directory: name a file for the output")
+        if target.exists() and not target.is_file():
+            return
+        folder = target.parent
+        reason = "No such file or directory" if not folder.exists() else "Permission denied"
+        if not folder.is_dir() or not os.access(folder, os.W_OK | os.X_OK):
+            raise SmonError(f"{path}: cannot write: {reason}: choose another place for the output")
+    except (OSError, ValueError, RuntimeError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise SmonError(f"{path}: cannot write: {reason}: choose another place for the output") from error
+
+
 def write_atomically(path: str, parts: Iterable[str]) -> None:
     """Writes UTF-8 text beside `path`, then renames; a reader sees the old file or the new one.
 
