@@ -177,14 +177,8 @@ def _refuse_outputs(names: list[str], meta: str | None, json_path: str | None, h
     for output in regular:
         if os.path.exists(output) and any(_is_same_file(output, name) for name in _inputs(names, meta)):  # noqa: PTH110
             raise SmonError(f"{_shown(output)}: is what is analysed: choose another place for the output")
-    problems = []
     for output in outputs:
-        try:
-            refuse_unwritable(output)
-        except SmonError as error:
-            problems.append(str(error))
-    if problems:
-        raise SmonError("; ".join(problems))
+        refuse_unwritable(output)
 
 
 def _inputs(names: list[str], meta: str | None) -> Iterator[str]:
