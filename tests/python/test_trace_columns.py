@@ -161,13 +161,13 @@ def test_small_records_are_kept_and_costs_add_up(tmp_path: Path) -> None:
         track=[trace_pb2.Track(id=1, thread_id=7, thread_name="main", device=0, stream=3)],
         communicator=[trace_pb2.Communicator(id=1, name="pp", dimension="pp", member_ranks=[0, 1])],
     )
-    cost = trace_pb2.RecorderCost(drain_cpu_ns=5, span_count=2, sampled_step_mean_ns=1.5)
+    costs = [trace_pb2.RecorderCost(drain_cpu_ns=ns, span_count=2, sampled_step_mean_ns=1.5) for ns in (5, 6)]
     trace = read(
         tmp_path,
         packet(names=names),
         packet(losses=trace_pb2.Losses(dropped_by_kind={1: 1})),
         packet(losses=trace_pb2.Losses(dropped_by_kind={1: 3}, stale_tokens=2)),
-        *[packet(recorder_cost=cost)] * 2,
+        *[packet(recorder_cost=cost) for cost in costs],
         packet(clock_map=trace_pb2.ClockMap(gpu_uuid="GPU-1", drift_ratio=1)),
         snapshot(1_000, 5_000),
         snapshot(2_000, 9_999_000),
@@ -178,7 +178,7 @@ def test_small_records_are_kept_and_costs_add_up(tmp_path: Path) -> None:
     assert trace.tracks[1].thread_name == "main"
     assert list(trace.communicators[1].member_ranks) == [0, 1]
     assert dict(trace.losses.dropped_by_kind) == {1: 3}
-    assert (trace.cost.drain_cpu_ns, trace.cost.span_count, trace.cost.sampled_step_mean_ns) == (10, 4, 1.5)
+    assert (trace.cost.drain_cpu_ns, trace.cost.span_count, trace.cost.sampled_step_mean_ns) == (11, 4, 1.5)
     assert trace.clock_maps[0].gpu_uuid == "GPU-1"
     assert trace.realtime_offset_ns == 4_000
     assert trace.end_reason == "stop"
