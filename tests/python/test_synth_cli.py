@@ -46,6 +46,23 @@ def test_interleaved_and_overlapped_jobs_are_made_too(tmp_path: Path) -> None:
         ("--plant=worker=9,0:2",),
         ("--plant=worker=0,0:0",),
         ("--plant=nobody",),
+        ("--plant=gc=40",),
+        ("--plant=gc=0:40@0.1",),
+        ("--plant=gc=40@2",),
+        ("--plant=gc=40/0",),
+        ("--plant=gc=9,0:40@0.1",),
+        ("--plant=sequence_length=0",),
+        ("--plant=sequence_length=1", "--plant=sequence_length=2"),
+        ("--plant=pp_communication=3:5",),
+        ("--plant=dp_communication=0,1:5",),
+        ("--dp=1", "--plant=dp_communication=0:5"),
+        ("--plant=host_launch_delay=nan",),
+        ("--tail-ratio=1",),
+        ("--fewer-microbatches=5",),
+        ("--hosts=17",),
+        ("--drop-ratio=-0.1",),
+        ("--missing-rank=16",),
+        ("--clock-drift-ppm=1000",),
         ("--dp=1", "--overlap"),
         ("--forward-ms=0",),
         ("--seed=-4",),
@@ -62,9 +79,38 @@ def test_nonsense_is_one_line_and_exit_2_and_writes_nothing(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_directory_as_output_is_one_line_and_exit_2(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert synth(output=tmp_path) == 2
-    assert len(capsys.readouterr().err.strip().splitlines()) == 1
+def test_a_directory_gets_what_the_recorders_would_write(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    output = tmp_path / "traces"
+    options = ("--dp=2", "--pp=2", "--steps=3", "--microbatches=4", "--plant=gc=40@0.5", "--hosts=2")
+    assert synth(*options, output=output) == 0
+    assert f"wrote    {output}: 4 files, one a rank, and truth.json" in capsys.readouterr().out
+    assert json.loads((output / "truth.json").read_text())["plants"][0]["cause"] == "gc"
+    assert run(["info", str(output)]) == 0
+    assert run(["analyze", str(output), "--quiet"]) == 0
+    capsys.readouterr()
+    assert synth(*options, output=output) == 2  # never over another job's files
+    assert "has .smon files already" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("--plant=gc=40@0.5",),
+        ("--plant=data_loading=0,1:40/2",),
+        ("--data-loading-ms=1",),
+        ("--fewer-microbatches=2",),
+        ("--hosts=2",),
+        ("--drop-ratio=0.1",),
+        ("--missing-rank=3",),
+    ],
+)
+def test_what_a_parquet_cannot_hold_is_refused_by_name(
+    options: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert synth("--dp=2", "--pp=2", "--steps=2", *options, output=tmp_path / "job.parquet") == 2
+    (line,) = capsys.readouterr().err.strip().splitlines()
+    assert "has no place for " + " ".join(options[0].split("=", 1)[: 2 if "plant" in options[0] else 1]) in line
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_one_is_singular(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

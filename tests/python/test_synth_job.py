@@ -172,7 +172,7 @@ def test_the_same_seed_gives_the_same_bytes_and_another_seed_does_not(tmp_path: 
     assert first != other
 
 
-@pytest.mark.parametrize("name", ["job.csv", "job", "missing/job.parquet", "file/job.parquet"])
+@pytest.mark.parametrize("name", ["job.csv", "missing/job.parquet", "file/job.parquet", "missing/job", "file/job"])
 def test_an_output_that_cannot_be_written_is_one_line_and_leaves_nothing(tmp_path: Path, name: str) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(SynthError, match="job") as error:

@@ -137,7 +137,9 @@ def test_a_plant_reads_back_as_it_was_written(text: str, plant: Plant) -> None:
     "text", ["", "worker", "worker=1:2", "stage=1,2:3", "rank=1:2", "worker=a,0:2", "worker=0,0:x", "worker=0,0", "=:"]
 )
 def test_a_plant_that_cannot_be_read_is_an_error_that_shows_how(text: str) -> None:
-    with pytest.raises(SynthError, match=r"write worker=DP,STAGE:FACTOR or stage=STAGE:FACTOR"):
+    with pytest.raises(
+        SynthError, match=r"write (worker=DP,STAGE:FACTOR|stage=STAGE:FACTOR|CAUSE=…, as worker=1,0:1.5 or)"
+    ):
         parse_plant(text)
 
 

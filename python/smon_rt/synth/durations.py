@@ -1,6 +1,7 @@
 """Durations of every op of every lane: what the kind takes, times noise, times what is planted.
 
-Arrays are float64 of shape [op row, step, dp rank] and hold whole nanoseconds, so that sums of them are exact.
+Arrays are float64 of shape [op row, step, dp rank] and hold whole nanoseconds, so that sums of them are exact. Each
+source of randomness has a generator of its own: one option never moves what another one draws.
 """
 
 from __future__ import annotations
@@ -10,13 +11,24 @@ import math
 import numpy as np
 import numpy.typing as npt
 
-from smon_rt.synth.schedule import COMPUTE_KINDS, Op, Program
+from smon_rt.synth.plants import LongSequences, Plant, Planted, SlowGroup, SlowLaunch, SlowLink
+from smon_rt.synth.schedule import COMPUTE_KINDS, DP_SYNC_KINDS, Op, Program
 from smon_rt.synth.spec import JobSpec
 
 FloatArray = npt.NDArray[np.float64]
 
 NS_PER_MS = 1e6
-_PLANTED_KINDS = ("forward_compute", "backward_compute")
+PASSES = ("forward_compute", "backward_compute")
+# The places of generators in the seed; new ones come last.
+_COMPUTE, _COMM, _LAUNCH, _TAILS, MICROBATCH_COUNTS, CLOCKS, DROPS = range(7)
+_PLANTS = 1000
+_TAIL_EXPONENT = 2.5
+_TAIL_SCALE = 0.5
+_MOST_TAIL_FACTOR = 20.0
+#: Of a typical microbatch: its length in sequences of median length, and the part of its time that is attention.
+_TYPICAL_SEQUENCES = 16
+_MOST_SEQUENCES = 256
+_ATTENTION_SHARE = 0.5
 
 
 def base_duration_ns(spec: JobSpec, op: Op) -> float:
@@ -39,27 +51,60 @@ def base_duration_ns(spec: JobSpec, op: Op) -> float:
     return per_kind_ms.get(op.kind, d.p2p_ms) * NS_PER_MS
 
 
+def generator(spec: JobSpec, *place: int) -> np.random.Generator:
+    """The random numbers of one source, or of one part of it."""
+    return np.random.Generator(np.random.PCG64(np.random.SeedSequence(spec.seed, spawn_key=place)))
+
+
+def plant_generator(spec: JobSpec, plant: Planted) -> np.random.Generator:
+    """The random numbers of one plant, the same whatever else is planted."""
+    return generator(spec, _PLANTS, plant.stream_key)
+
+
 def planted_factors(spec: JobSpec, op: Op) -> FloatArray | None:
-    """Factor of each dp rank on this op, or None when nothing is planted on it."""
-    if op.kind not in _PLANTED_KINDS:
-        return None
+    """Factor of each dp rank on this op, or None when nothing is planted on it; sequence lengths are not among them."""
     factors: FloatArray | None = None
     for plant in spec.plants:
-        if plant.stage == op.stage:
+        if isinstance(plant, Plant | SlowLink | SlowGroup) and _is_slowed(spec, plant, op):
             factors = np.ones(spec.dp) if factors is None else factors
-            factors[slice(None) if plant.dp_rank is None else plant.dp_rank] *= plant.factor
+            factors[plant.lanes] *= plant.factor
     return factors
 
 
-def _streams_of(seed: int) -> list[np.random.Generator]:
-    """Independent generators for compute noise, transfer noise and launch delays: one option never moves another's."""
-    return [np.random.Generator(np.random.PCG64(child)) for child in np.random.SeedSequence(seed).spawn(3)]
+def _is_slowed(spec: JobSpec, plant: Plant | SlowLink | SlowGroup, op: Op) -> bool:
+    if isinstance(plant, Plant):
+        return op.kind in PASSES and plant.stage == op.stage
+    if isinstance(plant, SlowGroup):
+        return op.kind in DP_SYNC_KINDS and op.kind != "optimizer_clip_main_grad" and plant.stage == op.stage
+    if op.is_no_op or not op.kind.endswith(("_send", "_recv")):
+        return False
+    # A forward message comes from the stage before and goes to the one after, a backward one the other way round.
+    ahead = 1 if op.kind in ("forward_send", "backward_recv") else -1
+    return plant.is_between(op.stage, (op.stage + ahead) % spec.pp, spec.pp)
+
+
+def sequence_factors(spec: JobSpec, plant: LongSequences) -> FloatArray:
+    """What each microbatch takes of what a typical one does, [step, dp rank, microbatch]; their median is 1."""
+    random = plant_generator(spec, plant)
+    shape = (spec.steps, spec.dp, spec.microbatches)
+    costs = np.empty(shape)
+    for step in range(spec.steps):
+        normal = random.standard_normal((*shape[1:], _MOST_SEQUENCES))
+        lengths = np.minimum(np.exp(normal * plant.spread) / _TYPICAL_SEQUENCES, 1.0)
+        # Sequence after sequence until the microbatch is full; the last one is cut.
+        filled = np.minimum(np.cumsum(lengths, axis=-1), 1.0)
+        costs[step] = (np.diff(filled, axis=-1, prepend=0.0) ** 2).sum(axis=-1)
+    return np.asarray(1 - _ATTENTION_SHARE + _ATTENTION_SHARE * costs / np.median(costs))
 
 
 def draw_durations(spec: JobSpec, program: Program) -> FloatArray:
-    """Durations in ns (transfers for communication ops); equal draws for specs that differ only in their plants."""
-    compute_random, comm_random, _ = _streams_of(spec.seed)
+    """Durations in ns (transfers for communication ops), without pauses of the host.
+
+    Equal draws for specs that differ only in their plants.
+    """
+    compute_random, comm_random, tail_random = (generator(spec, place) for place in (_COMPUTE, _COMM, _TAILS))
     lanes = (spec.steps, spec.dp)
+    sequences = [sequence_factors(spec, plant) for plant in spec.plants if isinstance(plant, LongSequences)]
     durations = np.empty((len(program.ops), *lanes))
     for op in program.ops:
         row = durations[op.row]
@@ -72,6 +117,11 @@ def draw_durations(spec: JobSpec, program: Program) -> FloatArray:
         else:
             row.fill(1.0)
         row *= base_duration_ns(spec, op)
+        if op.kind in PASSES:
+            if spec.tail_ratio:
+                row *= _tails(spec.tail_ratio, tail_random, lanes)
+            for factors_of_microbatch in sequences:
+                row *= factors_of_microbatch[:, :, op.microbatch]
         factors = planted_factors(spec, op)
         if factors is not None:
             row *= factors
@@ -79,10 +129,25 @@ def draw_durations(spec: JobSpec, program: Program) -> FloatArray:
     return durations
 
 
+def _tails(ratio: float, random: np.random.Generator, lanes: tuple[int, int]) -> FloatArray:
+    excess = _TAIL_SCALE * random.pareto(_TAIL_EXPONENT, lanes)
+    return np.where(random.random(lanes) < ratio, np.minimum(1 + excess, _MOST_TAIL_FACTOR), 1.0)
+
+
 def draw_launch_delays(spec: JobSpec, program: Program) -> FloatArray | None:
     """Launch delays in ns, or None when every op launches at once."""
-    if spec.launch_delay_ms == 0:
+    plants = [plant for plant in spec.plants if isinstance(plant, SlowLaunch)]
+    if spec.launch_delay_ms == 0 and not plants:
         return None
-    random = _streams_of(spec.seed)[2]
-    delays: FloatArray = random.exponential(spec.launch_delay_ms * NS_PER_MS, (len(program.ops), spec.steps, spec.dp))
+    shape = (len(program.ops), spec.steps, spec.dp)
+    delays: FloatArray = np.zeros(shape)
+    if spec.launch_delay_ms:
+        delays = generator(spec, _LAUNCH).exponential(spec.launch_delay_ms * NS_PER_MS, shape)
+    computes = [op for op in program.ops if op.kind in PASSES]
+    for plant in plants:
+        random = plant_generator(spec, plant)
+        for op in computes:
+            drawn = random.exponential(plant.delay_ms * NS_PER_MS, shape[1:])
+            if plant.covers(op.stage):
+                delays[op.row][:, plant.lanes] += drawn[:, plant.lanes]
     return np.rint(delays, out=delays)

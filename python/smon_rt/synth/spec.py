@@ -1,4 +1,4 @@
-"""What a synthetic job is made of: its layout, its durations, its noise and the slowness planted in it."""
+"""What a synthetic job is made of: its layout, durations, noise, how it is recorded, and what is planted in it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-from smon_rt.errors import SmonError
+from smon_rt.synth.plants import AnyPlant, Pauses, SynthError
 
 Schedule = Literal["1f1b", "interleaved"]
 
@@ -18,54 +18,6 @@ MAX_LANE_OP_COUNT = 2_000_000
 MAX_WORLD_SIZE = 2**31 - 1
 
 _SIZE_LIMITS = {"dp": 4096, "pp": 1024, "tp": 1024, "vpp": 256, "microbatches": 65536, "steps": 1_000_000}
-
-
-class SynthError(SmonError):
-    """A synthetic job that cannot exist, or that cannot be written."""
-
-
-@dataclass(frozen=True)
-class Plant:
-    """A known slowness: forward and backward computes take `factor` times as long, on one worker or on a whole stage.
-
-    `dp_rank` None means every dp rank of `stage`.
-    """
-
-    stage: int
-    factor: float
-    dp_rank: int | None = None
-
-    @property
-    def cause(self) -> str:
-        """The name of the cause this plant is: `worker` or `stage`."""
-        return "stage" if self.dp_rank is None else "worker"
-
-    def __str__(self) -> str:
-        place = f"{self.stage}" if self.dp_rank is None else f"{self.dp_rank},{self.stage}"
-        return f"{self.cause}={place}:{self.factor:g}"
-
-
-def parse_plant(text: str) -> Plant:
-    """Read `worker=DP,STAGE:FACTOR` or `stage=STAGE:FACTOR`.
-
-    >>> parse_plant("worker=1,0:1.5")
-    Plant(stage=0, factor=1.5, dp_rank=1)
-    """
-    wrong = SynthError(f"--plant {text!r}: write worker=DP,STAGE:FACTOR or stage=STAGE:FACTOR, as worker=1,0:1.5")
-    cause, equals, rest = text.partition("=")
-    place, colon, factor_text = rest.rpartition(":")
-    if not equals or not colon:
-        raise wrong
-    try:
-        numbers = [int(number) for number in place.split(",")]
-        factor = float(factor_text)
-    except ValueError:
-        raise wrong from None
-    if cause == "worker" and len(numbers) == 2:
-        return Plant(stage=numbers[1], factor=factor, dp_rank=numbers[0])
-    if cause == "stage" and len(numbers) == 1:
-        return Plant(stage=numbers[0], factor=factor)
-    raise wrong
 
 
 @dataclass(frozen=True)
@@ -96,7 +48,13 @@ class JobSpec:
     `noise` and `comm_noise` are coefficients of variation of log-normal noise (mean 1), drawn for each op: `noise` on
     compute durations (forward, backward, gc, optimizer), `comm_noise` on transfers. `launch_delay_ms` is the mean of an
     exponential delay before each op; 0 launches at once. `skip_first_recv` leaves out the first forward receive
-    of stage 0 in an interleaved job, as some recorders do. Raises SynthError when a value makes no sense.
+    of stage 0 in an interleaved job, as some recorders do.
+
+    `tail_ratio` of the computes are slowed besides, by a factor with a heavy (Pareto) tail. `fewer_microbatches`: each
+    dp rank has in each step up to so many microbatches less. `data_loading_ms` is what each worker takes for its data
+    before each step. `hosts`, `clock_offset_ms` (at most, either way), `clock_drift_ppm`, `drop_ratio` and
+    `missing_ranks` are of the recording, not of the job: they change no truth, and only a directory of `.smon` files
+    can have them. Raises SynthError when a value makes no sense.
     """
 
     dp: int = 1
@@ -111,7 +69,15 @@ class JobSpec:
     launch_delay_ms: float = 0.0
     overlap: bool = False
     skip_first_recv: bool = False
-    plants: tuple[Plant, ...] = ()
+    tail_ratio: float = 0.0
+    fewer_microbatches: int = 0
+    data_loading_ms: float = 0.0
+    hosts: int = 1
+    clock_offset_ms: float = 0.0
+    clock_drift_ppm: float = 0.0
+    drop_ratio: float = 0.0
+    missing_ranks: tuple[int, ...] = ()
+    plants: tuple[AnyPlant, ...] = ()
     durations: Durations = dataclasses.field(default_factory=Durations)
     seed: int = 0
     name: str = "synthetic"
@@ -119,6 +85,7 @@ class JobSpec:
     def __post_init__(self) -> None:
         self._check_layout()
         self._check_numbers()
+        self._check_recording()
         self._check_plants()
         if self.world_size > MAX_WORLD_SIZE:
             raise SynthError(
@@ -155,9 +122,22 @@ class JobSpec:
         """The schedule in use: `1f1b` with one chunk a stage, else `interleaved`."""
         return "1f1b" if self.vpp == 1 else "interleaved"
 
-    def without_plant(self, index: int) -> JobSpec:
-        """The same job and the same random draws, but for plant `index`."""
-        return dataclasses.replace(self, plants=self.plants[:index] + self.plants[index + 1 :])
+    @property
+    def parquet_obstacle(self) -> str | None:
+        """What of this job the artifact's columns cannot hold, or None."""
+        plants = [str(plant) for plant in self.plants if isinstance(plant, Pauses)]
+        if plants:
+            return f"--plant {plants[0]}"
+        names = ("fewer_microbatches", "data_loading_ms", "clock_offset_ms", "clock_drift_ppm", "drop_ratio")
+        found = next((name for name in names if getattr(self, name)), None)
+        if self.hosts > 1:
+            found = "hosts"
+        return "--missing-rank" if self.missing_ranks else found and f"--{found.replace('_', '-')}"
+
+    def without_plant(self, *indices: int) -> JobSpec:
+        """The same job and the same random draws, but for the plants at `indices`."""
+        kept = tuple(plant for index, plant in enumerate(self.plants) if index not in indices)
+        return dataclasses.replace(self, plants=kept)
 
     def _check_layout(self) -> None:
         for name, limit in _SIZE_LIMITS.items():
@@ -197,15 +177,42 @@ class JobSpec:
             if not (1e-6 <= value <= 1e6 and math.isfinite(value)):
                 raise SynthError(f"{field.name} is {value}: give milliseconds from 1e-6 to 1e6")
 
+    def _check_recording(self) -> None:
+        for name in ("tail_ratio", "drop_ratio"):
+            value = getattr(self, name)
+            if not 0 <= value < 1:  # also refuses NaN
+                raise SynthError(f"{name} is {value}: give a share from 0 to below 1, as 0.01")
+        for name, limit in (("data_loading_ms", 1e6), ("clock_offset_ms", 1e9), ("clock_drift_ppm", 500.0)):
+            value = getattr(self, name)
+            if not 0 <= value <= limit:
+                raise SynthError(f"{name} is {value}: give a number from 0 to {limit:g}")
+        if not 1 <= self.hosts <= self.world_size:
+            raise SynthError(f"hosts is {self.hosts}: give 1 to {self.world_size}, the number of ranks")
+        for rank in self.missing_ranks:
+            if not 0 <= rank < self.world_size:
+                raise SynthError(f"there is no rank {rank} to miss, ranks are 0 to {self.world_size - 1}")
+        if len(set(self.missing_ranks)) == self.world_size:
+            raise SynthError("all ranks are missing: leave at least one")
+        self._check_microbatch_counts()
+
+    def _check_microbatch_counts(self) -> None:
+        if not self.fewer_microbatches:
+            return
+        if self.vpp > 1:
+            raise SynthError(f"fewer_microbatches with vpp {self.vpp}: only a 1f1b schedule may have uneven counts")
+        # From pp on the order of a stage does not depend on their number.
+        if not 0 < self.fewer_microbatches <= self.microbatches - self.pp:
+            raise SynthError(
+                f"fewer_microbatches is {self.fewer_microbatches}: at least pp ({self.pp}) of the {self.microbatches} "
+                f"microbatches must stay, give 0 to {max(self.microbatches - self.pp, 0)}"
+            )
+
     def _check_plants(self) -> None:
         places = set()
         for plant in self.plants:
-            if not 0 <= plant.stage < self.pp:
-                raise SynthError(f"plant {plant}: there is no stage {plant.stage}, stages are 0 to {self.pp - 1}")
-            if plant.dp_rank is not None and not 0 <= plant.dp_rank < self.dp:
-                raise SynthError(f"plant {plant}: there is no dp rank {plant.dp_rank}, dp ranks are 0 to {self.dp - 1}")
-            if not 1e-3 <= plant.factor <= 1e3:
-                raise SynthError(f"plant {plant}: give a factor from 0.001 to 1000")
-            if (plant.dp_rank, plant.stage) in places:
-                raise SynthError(f"plant {plant}: this {plant.cause} is planted twice, give one factor")
-            places.add((plant.dp_rank, plant.stage))
+            problem = plant.problem(self.dp, self.pp, self.vpp)
+            if problem is not None:
+                raise SynthError(f"plant {plant}: {problem}")
+            if plant.place in places:
+                raise SynthError(f"plant {plant}: this {plant.cause} is planted twice, give it once")
+            places.add(plant.place)

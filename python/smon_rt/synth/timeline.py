@@ -12,18 +12,24 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from smon_rt.synth.draws import Draws
 from smon_rt.synth.durations import FloatArray
+from smon_rt.synth.plants import SynthError
 from smon_rt.synth.schedule import DP_SYNC_KINDS, Op, Program
-from smon_rt.synth.spec import SynthError
 
 
 @dataclass(frozen=True)
 class Timeline:
-    """Starts and ends, float64 [op row, step, dp rank] in ns from the step's start."""
+    """Starts and ends, float64 [op row, step, dp rank] in ns from the step's start.
+
+    Ops that a lane lacks take no time there. `has_host_work`: some worker waits for its data, or collects, before it
+    does anything else in its step, which begins at 0.
+    """
 
     program: Program
     starts_ns: FloatArray
     ends_ns: FloatArray
+    has_host_work: bool = False
 
     def step_times_ns(self) -> FloatArray:
         """End of the last optimizer of each step, [step] in ns from the step's start."""
@@ -34,19 +40,21 @@ class Timeline:
         return np.asarray(latest.max(axis=-1))
 
     def span_ns(self) -> tuple[FloatArray, FloatArray]:
-        """First start and last end of any op of each step, both [step] in ns from the step's start."""
-        return self.starts_ns.min(axis=(0, 2)), self.ends_ns.max(axis=(0, 2))
+        """First start and last end of anything in each step, both [step] in ns from the step's start."""
+        first = self.starts_ns.min(axis=(0, 2))
+        return np.zeros_like(first) if self.has_host_work else first, self.ends_ns.max(axis=(0, 2))
 
 
 class _Run:
     """One play of a program."""
 
-    def __init__(self, program: Program, durations: FloatArray, delays: FloatArray | None) -> None:
+    def __init__(self, program: Program, draws: Draws) -> None:
         self.program = program
-        self.durations = durations
-        self.delays = delays
-        self.starts = np.empty_like(durations)
-        self.ends = np.empty_like(durations)
+        self.draws = draws
+        self.durations = draws.durations_ns
+        self.starts = np.empty_like(self.durations)
+        self.ends = np.empty_like(self.durations)
+        self.absent = None if draws.is_present is None else ~draws.is_present
         self.ended = bytearray(len(program.ops))
         self.arrived: dict[tuple[object, ...], int] = {}
         self.parked: dict[int, list[Generator[int, None, None]]] = {}
@@ -62,7 +70,7 @@ class _Run:
         if not all(self.ended):
             stuck = self.program.ops[self.ended.index(0)]
             raise SynthError(f"the schedule deadlocks: {stuck.kind} {stuck.seq_id} of stage {stuck.stage} never ends")
-        return Timeline(self.program, self.starts, self.ends)
+        return Timeline(self.program, self.starts, self.ends, self.draws.begins_ns is not None)
 
     def _launch(self, stream: Sequence[Op]) -> Generator[int, None, None]:
         """Launch the stream's ops; yields a row to be woken when it has ended."""
@@ -73,11 +81,15 @@ class _Run:
                 if not self.ended[row]:
                     yield row
             start = self.starts[op.row]
-            start.fill(0.0)
+            start[...] = 0.0 if self.draws.begins_ns is None else self.draws.begins_ns[op.stage]
+            before = self.ends[previous[0]] if previous else start.copy()
             for row in waits:
                 np.maximum(start, self.ends[row], out=start)
-            if self.delays is not None:
-                start += self.delays[op.row]
+            if self.draws.launch_delays_ns is not None:
+                start += self.draws.launch_delays_ns[op.row]
+            if self.absent is not None:
+                # Nobody waits for what is not there: it is over as soon as the op before it.
+                np.copyto(start, before, where=self.absent[op.row])
             self._arrive(op)
             previous = [op.row]
 
@@ -95,11 +107,14 @@ class _Run:
         if op.kind in DP_SYNC_KINDS:
             gate = gate.max(axis=-1, keepdims=True)
         for member in members:
-            np.add(gate, self.durations[member.row], out=self.ends[member.row])
+            end = self.ends[member.row]
+            np.add(gate, self.durations[member.row], out=end)
+            if self.absent is not None:
+                np.copyto(end, self.starts[member.row], where=self.absent[member.row])
             self.ended[member.row] = 1
             self.ready.extend(self.parked.pop(member.row, ()))
 
 
-def play(program: Program, durations_ns: FloatArray, launch_delays_ns: FloatArray | None = None) -> Timeline:
-    """Play `program` with these durations (own transfers for communication ops), [op row, step, dp rank] in ns."""
-    return _Run(program, durations_ns, launch_delays_ns).play()
+def play(program: Program, draws: Draws) -> Timeline:
+    """Play `program` with these durations (own transfers for communication ops), delays and pauses."""
+    return _Run(program, draws).play()

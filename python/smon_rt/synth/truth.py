@@ -1,19 +1,21 @@
 """The truth about a synthetic job, found by playing it again with other durations.
 
 Ideal replaces every duration by its kind's: the mean for compute (forward, backward, gc, optimizer), the median of the
-transfers for communication, over all lanes and stages. Every number here comes from a full play of the generator's own
-simulator, one play a question: slow, and independent of the analysis it is there to check.
+transfers for communication, over all lanes and stages; the host makes no pauses. Every number here comes from a full
+play of the generator's own simulator, one play a question: slow, and independent of the analysis it is there to check.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from smon_rt.synth.durations import FloatArray, draw_durations
+from smon_rt.synth.draws import Draws, draw
+from smon_rt.synth.durations import FloatArray
 from smon_rt.synth.schedule import COMPUTE_KINDS, Program
 from smon_rt.synth.spec import JobSpec
 from smon_rt.synth.timeline import Timeline, play
@@ -27,14 +29,26 @@ _MERGED_KINDS = {
 }
 
 
-def ideal_durations(program: Program, durations_ns: FloatArray) -> FloatArray:
+def ideal_durations(program: Program, draws: Draws) -> FloatArray:
     """Durations without variation: one value a kind, as [op row, 1, 1] in ns (all lanes of a row are equal)."""
+    durations_ns = draws.durations_without_pauses_ns() if draws.pauses else draws.durations_ns
     ideal = np.empty((len(program.ops), 1, 1))
     for kind in {op.kind for op in program.ops}:
         rows = program.rows_of(kind)
         values = durations_ns[rows]
+        if draws.is_present is not None:
+            values = values[draws.is_present[rows]]
         ideal[rows] = values.mean() if kind in COMPUTE_KINDS else np.median(values)
     return ideal
+
+
+def _ideal_step_times_s(spec: JobSpec, program: Program, draws: Draws) -> FloatArray:
+    ideal = ideal_durations(program, draws)
+    if draws.is_present is None:
+        # All ideal lanes are equal: one lane is played, and stands for every step.
+        return np.repeat(simulated_step_times_s(play(program, Draws(ideal))), spec.steps)
+    every = np.broadcast_to(ideal, draws.durations_ns.shape).copy()
+    return simulated_step_times_s(play(program, Draws(every, is_present=draws.is_present)))
 
 
 def recorded_step_times_s(timeline: Timeline) -> FloatArray:
@@ -48,33 +62,37 @@ def simulated_step_times_s(timeline: Timeline) -> FloatArray:
     return timeline.step_times_ns() / _NS_PER_S
 
 
-def job_truth(
-    spec: JobSpec, program: Program, durations_ns: FloatArray, delays_ns: FloatArray | None, timeline: Timeline
-) -> dict[str, Any]:
+def job_truth(spec: JobSpec, program: Program, draws: Draws, timeline: Timeline) -> dict[str, Any]:
     """Step times, slowdown and the gain of each plant, as `job.truth.json` holds them.
 
-    `gain_s_per_step` of a plant: mean step time of the trace minus that of the same random draws without that plant.
+    `gain_s_per_step` of a plant: mean step time of the trace minus that of the same random draws without that plant; of
+    two plants: without both, which is another number than the sum.
     """
     base = recorded_step_times_s(timeline)
-    nodelay = base if delays_ns is None else simulated_step_times_s(play(program, durations_ns))
-    # All ideal lanes are equal: one lane is played, and stands for every step.
-    ideal = np.repeat(simulated_step_times_s(play(program, ideal_durations(program, durations_ns))), spec.steps)
-    plants = []
-    for index, plant in enumerate(spec.plants):
-        healthy = play(program, draw_durations(spec.without_plant(index), program), delays_ns)
-        where = {"stage": plant.stage} if plant.dp_rank is None else {"dp_rank": plant.dp_rank, "stage": plant.stage}
-        gain = float(base.mean() - recorded_step_times_s(healthy).mean())
-        plants.append({"cause": plant.cause, "where": where, "factor": plant.factor, "gain_s_per_step": gain})
-    step_times = {"base": base, "nodelay": nodelay, "ideal": ideal}
+    nodelay = base
+    if draws.launch_delays_ns is not None:
+        nodelay = simulated_step_times_s(play(program, dataclasses.replace(draws, launch_delays_ns=None)))
+
+    def gain_of(*indices: int) -> float:
+        healthy = play(program, draw(spec.without_plant(*indices), program))
+        return float(base.mean() - recorded_step_times_s(healthy).mean())
+
+    plants = [
+        {"cause": plant.cause, "where": plant.where, **plant.parameters, "gain_s_per_step": gain_of(index)}
+        for index, plant in enumerate(spec.plants)
+    ]
+    pairs = itertools.combinations(range(len(spec.plants)), 2)
+    step_times = {"base": base, "nodelay": nodelay, "ideal": _ideal_step_times_s(spec, program, draws)}
     return {
         "name": spec.name,
-        "op_count": durations_ns.size,
+        "op_count": draws.durations_ns.size if draws.is_present is None else int(draws.is_present.sum()),
         "step_count": spec.steps,
-        "slowdown": float(nodelay.mean() / ideal.mean()),
+        "slowdown": float(nodelay.mean() / step_times["ideal"].mean()),
         "launch_slowdown": float(base.mean() / nodelay.mean()),
         "mean_step_time_s": {name: float(times.mean()) for name, times in step_times.items()},
         "step_time_s": {name: times.tolist() for name, times in step_times.items()},
         "plants": plants,
+        "pairs": [{"plants": [*pair], "gain_s_per_step": gain_of(*pair)} for pair in pairs],
         "parameters": _parameters(spec),
     }
 
@@ -83,26 +101,32 @@ def _parameters(spec: JobSpec) -> dict[str, Any]:
     """The spec as it was given, so that the job can be made again."""
     parameters = dataclasses.asdict(spec)
     parameters["schedule"] = spec.resolved_schedule
+    parameters["missing_ranks"] = list(spec.missing_ranks)
     parameters["plants"] = [str(plant) for plant in spec.plants]
     return parameters
 
 
-def oracle_slowdowns(program: Program, durations_ns: FloatArray) -> dict[str, Any]:
+def oracle_slowdowns(program: Program, draws: Draws) -> dict[str, Any]:
     """S and its parts by brute force: only one group's durations put back into the ideal job, one play a group.
 
     Keys: `S`, `by_kind` (snake_case, p2p merged), `by_stage` {"0"}, `by_dp_rank` {"0"}, `by_worker` {"dp,stage"}. Each
-    is mean step time over mean ideal step time. Cost: one play for each kind, stage, dp rank and worker.
+    is mean step time over mean ideal step time. Cost: one play for each kind, stage, dp rank and worker. Pauses of the
+    host have no share in it.
     """
+    durations_ns = draws.durations_without_pauses_ns()
     _, step_count, dp_size = durations_ns.shape
-    ideal = np.broadcast_to(ideal_durations(program, durations_ns), durations_ns.shape)
-    ideal_time = simulated_step_times_s(play(program, ideal.copy())).mean()
+    ideal = np.broadcast_to(ideal_durations(program, draws), durations_ns.shape)
+
+    def step_time_s(durations: FloatArray) -> float:
+        return float(simulated_step_times_s(play(program, Draws(durations, is_present=draws.is_present))).mean())
+
+    ideal_time = step_time_s(ideal.copy())
     stages = np.array([op.stage for op in program.ops])
     kinds = np.array([_MERGED_KINDS.get(op.kind, op.kind) for op in program.ops])
     lanes = np.broadcast_to(np.arange(dp_size), (step_count, dp_size))
 
     def slowdown(is_back: npt.NDArray[np.bool_]) -> float:
-        durations = np.where(is_back, durations_ns, ideal)
-        return float(simulated_step_times_s(play(program, durations)).mean() / ideal_time)
+        return step_time_s(np.where(is_back, durations_ns, ideal)) / ideal_time
 
     def of_row(mask: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
         return mask[:, None, None]

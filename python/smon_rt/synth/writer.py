@@ -21,8 +21,9 @@ import yaml
 
 from smon_rt.artifact_format import KINDS, SCHEMA, job_record, optype_column, write_tables
 from smon_rt.report.output_file import write_atomically
+from smon_rt.synth.plants import SynthError
 from smon_rt.synth.schedule import Op
-from smon_rt.synth.spec import JobSpec, SynthError
+from smon_rt.synth.spec import JobSpec
 from smon_rt.synth.timeline import Timeline
 
 _NS_PER_S = 1e9
