@@ -52,7 +52,8 @@ def test_a_job_that_has_recorded_nothing_says_nothing(job: RecordedJob) -> None:
 
 def test_a_forked_child_says_nothing(job: RecordedJob) -> None:
     program = _LOOP + "child = os.fork()\nif child == 0: sys.exit(0)\nassert os.waitpid(child, 0)[1] == 0"
-    assert re.fullmatch(line(job), job.run(program).stderr)
+    # Python 3.12 warns of a fork beside threads, before.
+    assert re.search("(^|\n)" + line(job) + "$", job.run(program).stderr)
 
 
 def test_other_nodes_have_directories_too(job: RecordedJob) -> None:
