@@ -44,8 +44,13 @@ build: setup ## release build, Python modules in place
 	@test -f build/release/build.ninja || cmake --preset release
 	@cmake --build --preset release
 
+.PHONY: modules
+modules: setup # what users run, without tests and benchmarks
+	@test -f build/release/build.ninja || cmake --preset release
+	@cmake --build --preset release --target _analysis _runtime smon_rt
+
 .PHONY: demo
-demo: build ## train a small pipelined model with one slow worker, 4 processes; the verdict must name it
+demo: modules ## train a small pipelined model with one slow worker, 4 processes; the verdict must name it
 	@python examples/demo.py $(CURDIR)/build/demo
 
 .PHONY: test
@@ -74,6 +79,10 @@ format: setup ## rewrite C++ and Python in the project's format
 .PHONY: bench
 bench: build .venv/.bench-stamp ## measure, beside torch, NVTX and OpenTelemetry; writes docs/benchmarks.md
 	python benchmarks/run.py
+
+.PHONY: accuracy
+accuracy: build ## grade the verdict on jobs with known truth; writes docs/accuracy.md (SEEDS_FROM=1: another set, printed)
+	python benchmarks/accuracy.py --seeds-from $(or $(SEEDS_FROM),0)
 
 .PHONY: nocuda
 nocuda: setup ## build as without a CUDA toolkit

@@ -9,7 +9,10 @@ import pytest
 
 from smon_rt import TraceError
 from smon_rt._proto import trace_pb2
+from smon_rt.report.trace_info import info_text
 from smon_rt.trace import read_directory, read_file, read_files, read_job
+from smon_rt.trace.job_trace import JobReader, OtherRun
+from smon_rt.trace.summary import summarize
 from tests.python.smon_files import (
     TestSpan,
     end,
@@ -65,6 +68,23 @@ def test_the_newest_run_and_attempt_are_taken_unless_told(tmp_path: Path) -> Non
     assert read_job([tmp_path], attempt=0).run_id == "a"
     with pytest.raises(TraceError, match="no files of run c here; there is run a attempt 0, run a attempt 2"):
         read_job([tmp_path], run_id="c")
+
+
+def test_a_second_launch_under_the_same_name_is_the_job(tmp_path: Path) -> None:
+    def write(rank: int, pid: int, began_ns: int, spans: int) -> None:
+        more = snapshot(9_000, began_ns + 8_000)
+        who = {"pid": pid, "rank": rank, "world_size": 2, "file_index": pid % 2}
+        write_rank(tmp_path, SPANS[:spans], clock=snapshot(1_000, began_ns), packets=[more], **who)
+
+    for rank in range(2):
+        write(rank, 100 + 2 * rank, 1_000_000, 6)
+        write(rank, 101 + 2 * rank, 2_000_000, 2)  # it recorded less
+    reader = JobReader([tmp_path])
+    for _ in range(2):  # as the analysis of a live job does
+        ranks = list(reader)
+        assert [(trace.identity.pid, len(trace.spans), trace.damage) for trace in ranks] == [(101, 2, []), (103, 2, [])]
+        assert reader.job.other_runs == [OtherRun("job", 0, 2)]
+    assert "an earlier launch of run job attempt 0, 2 files" in info_text(summarize(JobReader([tmp_path])))
 
 
 def test_files_without_a_clock_are_as_old_as_the_file(tmp_path: Path) -> None:

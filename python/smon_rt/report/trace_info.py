@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 from smon_rt.analysis.input_file import shown
 from smon_rt.analysis.units import counted, percent, seconds
@@ -200,11 +201,14 @@ def _setting_words(job: JobSummary) -> list[str]:
 
 
 def _other_words(job: JobSummary) -> list[str]:
-    words = [
-        f"run {other['run_id']} attempt {other['attempt']}, {counted(other['file_count'], 'file')}: --run, --attempt"
-        for other in job.other_runs
-    ]
-    return _shortened(words, _MOST_NAMED)
+    return _shortened([_other_run(job, other) for other in job.other_runs], _MOST_NAMED)
+
+
+def _other_run(job: JobSummary, other: dict[str, Any]) -> str:
+    name, files = f"run {other['run_id']} attempt {other['attempt']}", counted(other["file_count"], "file")
+    if (other["run_id"], other["attempt"]) == (job.run_id, job.attempt):
+        return f"an earlier launch of {name}, {files}: give each launch a run id or a directory of its own"
+    return f"{name}, {files}: --run, --attempt"
 
 
 def _kind_table(job: JobSummary) -> Table:

@@ -122,6 +122,7 @@ class JobReader:
             raise TraceError(unreadable[0] + more)
         chosen = _choose(heads, run_id, attempt)
         self.job = JobTrace(*chosen, unreadable=unreadable, other_runs=_others(heads, chosen))
+        self._earlier_by_file: dict[str, int] = {}  # a job may be read twice, and they are counted once
         self._by_rank: dict[int, list[FileHead]] = {}
         for head in heads:
             if _run_key(head) == chosen:
@@ -147,7 +148,9 @@ class JobReader:
             except TraceError as error:
                 self._say_unreadable(str(error))
                 continue
-            for trace in _one_process_a_rank([trace for trace in traces if trace.run_key == key]):
+            chosen, earlier = _one_process_a_rank([trace for trace in traces if trace.run_key == key])
+            self._count_earlier(earlier)
+            for trace in chosen:
                 if trace.rank in taken:
                     other = shown(taken[trace.rank])
                     self._say_unreadable(
@@ -161,6 +164,15 @@ class JobReader:
                 yield trace
         if not self.job.present:
             raise TraceError(self.job.unreadable[0])
+
+    def _count_earlier(self, traces: list[RankTrace]) -> None:
+        """Files of an earlier launch under the same name, as where a fixed run id is used twice."""
+        if not traces:
+            return
+        self._earlier_by_file.update({trace.files[0]: len(trace.files) for trace in traces})
+        key = (self.job.run_id, self.job.attempt)
+        others = [other for other in self.job.other_runs if (other.run_id, other.attempt) != key]
+        self.job.other_runs = [*others, OtherRun(*key, sum(self._earlier_by_file.values()))]
 
     def _say_unreadable(self, words: str) -> None:
         # A job may be read twice; what is said once is enough.
@@ -254,17 +266,29 @@ def _others(heads: list[FileHead], chosen: tuple[str, int]) -> list[OtherRun]:
     return [OtherRun(*key, count) for key, count in sorted(counts.items())]
 
 
-def _one_process_a_rank(traces: list[RankTrace]) -> list[RankTrace]:
-    """Two processes of one rank, as after copying a directory over another: the one that recorded more is taken."""
+def _one_process_a_rank(traces: list[RankTrace]) -> tuple[list[RankTrace], list[RankTrace]]:
+    """One process of each rank, and those of an earlier launch that said to be the same run and attempt.
+
+    Of two that ran at the same time, as after copying a directory over another, the one that recorded more is taken.
+    """
     by_rank: dict[int, list[RankTrace]] = {}
     for trace in traces:
         by_rank.setdefault(trace.rank, []).append(trace)
-    chosen = []
+    chosen, earlier = [], []
     for _, candidates in sorted(by_rank.items()):
-        best = max(candidates, key=lambda trace: (len(trace.spans) + len(trace.steps), process_key(trace.identity)))
-        for other in candidates:
+        newest_ns = max(_recorded_ns(trace)[0] for trace in candidates)
+        at_once = [trace for trace in candidates if _recorded_ns(trace)[1] >= newest_ns]
+        earlier += [trace for trace in candidates if _recorded_ns(trace)[1] < newest_ns]
+        best = max(at_once, key=lambda trace: (len(trace.spans) + len(trace.steps), process_key(trace.identity)))
+        for other in at_once:
             if other is not best:
                 what = f"another process (pid {other.identity.pid}) recorded rank {other.rank} too; left out"
                 best.damage.append(Damage(shown(other.files[0]), 0, what))
         chosen.append(best)
-    return chosen
+    return chosen, earlier
+
+
+def _recorded_ns(trace: RankTrace) -> tuple[int, int]:
+    """From when to when a process recorded, by its realtime clock: as far as is known."""
+    times = trace.clocks.realtime_ns
+    return (int(times.min()), int(times.max())) if len(times) else (0, 0)
