@@ -71,7 +71,7 @@ def cause_table(report: Report) -> Table:
         )
         for cause in report.causes
     )
-    columns = ("cause", "where", "gives back", "95 % interval", "of the loss", "in steps")
+    columns = ("cause", "where", "gives back", "95 % interval", "of base − ideal", "in steps")
     note = "Shares are of base − ideal; they overlap and need not sum to 100 %. Seconds are per step."
     return Table("Causes", columns, rows, note, frozenset({"where"}))
 
