@@ -218,7 +218,7 @@ smon_status Session::read_status_now() {
   smon_status status = {};
   const ArenaHeader& header = recorder_->header();
   const DrainStatus drained = drain_->status();
-  const TraceLosses losses = read_losses(header.losses, "");
+  const TraceLosses losses = read_losses(header, "");
   status.step = header.step.load(std::memory_order_relaxed);
   status.recorded_spans = recorder_->recorded_spans();
   status.written_spans = drained.written_spans;
@@ -232,6 +232,9 @@ smon_status Session::read_status_now() {
   status.sampled_steps = recorder_->sampled_steps();
   status.steps = recorder_->steps();
   status.uncounted_sequences = losses.uncounted_sequences;
+  status.reclaimed_spans = losses.reclaimed_spans;
+  status.saturated_steps = losses.saturated_steps;
+  status.misused_calls = losses.misused_calls;
   status.unwritten_spans = losses.unwritten_spans;
   status.file_bytes = drained.file_bytes;
   status.drain_cpu_ns = drained.cpu_ns;

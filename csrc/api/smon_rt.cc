@@ -224,6 +224,11 @@ void smon_status_read(smon_status* status) {
   });
 }
 
+void smon_count_misuse(void) {
+  if (!smon_rt::is_recording()) return;
+  if (Recorder* recorder = Runtime::recorder()) recorder->count_misuse();
+}
+
 const char* smon_version(void) {
   return smon_rt::kVersion;
 }

@@ -188,9 +188,20 @@ typedef struct smon_status {
   char file_error[256];         /* why nothing is written, "" if it is, or if no directory was given */
   uint64_t uncounted_sequences; /* operations without comm_seq: more communicators and peers than can be counted */
   uint64_t unwritten_spans;     /* recorded, and lost because the file failed or was removed: file_error says why */
+  uint64_t reclaimed_spans;     /* open since an earlier step, and given up when their thread had no slot left */
+  uint64_t saturated_steps;     /* steps numbered 2^32 - 1 or more: their spans are not recorded */
+  uint64_t misused_calls;       /* calls whose arguments made no sense, in whole or in part; see smon_count_misuse */
 } smon_status;
 
 SMON_API void smon_status_read(smon_status* status);
+
+/* Counts a misused call, for whoever wraps this interface and cannot pass on what it was given. Counted here are: kinds
+ * that do not exist (such a span is dropped), communicators that were not registered, a name for a span of a
+ * communicator or a communicator for any other span, and a step that is begun while another thread begins one. Not
+ * looked at, since it would cost every span more than the mistake does: ids that name nothing or are out of range. They
+ * go into the trace as they are, where they show. A time that smon_end_at is given before the span's start is the
+ * start; smon_step_end without a step does nothing. */
+SMON_API void smon_count_misuse(void);
 
 SMON_API const char* smon_version(void);
 

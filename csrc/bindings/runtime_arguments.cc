@@ -226,6 +226,7 @@ void set_misuse_handler(PyObject* handler) {
 
 bool misuse(bool is_definition, const char* format, ...) {
   PyErr_Clear();
+  smon_count_misuse();
   PyObject* handler = g_misuse_handler.load();
   if (handler == nullptr) return true;
   std::va_list values;

@@ -101,6 +101,9 @@ py::dict status() {
   result["threads_without_ring"] = status.threads_without_ring;
   result["uncounted_sequences"] = status.uncounted_sequences;
   result["unwritten_spans"] = status.unwritten_spans;
+  result["reclaimed_spans"] = status.reclaimed_spans;
+  result["saturated_steps"] = status.saturated_steps;
+  result["misused_calls"] = status.misused_calls;
   result["sampled_steps"] = status.sampled_steps;
   result["steps"] = status.steps;
   result["file_bytes"] = status.file_bytes;

@@ -108,9 +108,9 @@ ArenaClockReading read_clock(Bytes arena) {
   return clock;
 }
 
-/// False: written by an earlier version, without what was added at the end.
-bool has_whole_header(Bytes arena) {
-  return SMON_FIELD(arena, ArenaHeader, header_bytes) >= sizeof(ArenaHeader);
+/// False: written by an earlier version, whose header ended before that.
+bool has_header_to(Bytes arena, std::size_t bytes) {
+  return SMON_FIELD(arena, ArenaHeader, header_bytes) >= bytes;
 }
 
 TraceLosses read_losses(Bytes arena) {
@@ -125,7 +125,14 @@ TraceLosses read_losses(Bytes arena) {
   losses.threads_without_ring = SMON_FIELD(arena, ArenaHeader, losses.threads_without_ring);
   losses.unwritten_spans = SMON_FIELD(arena, ArenaHeader, losses.unwritten_spans);
   losses.late_requests = SMON_FIELD(arena, ArenaHeader, losses.late_requests);
-  if (has_whole_header(arena)) losses.uncounted_sequences = SMON_FIELD(arena, ArenaHeader, losses.uncounted_sequences);
+  if (has_header_to(arena, kSecondHeaderBytes)) {
+    losses.uncounted_sequences = SMON_FIELD(arena, ArenaHeader, losses.uncounted_sequences);
+  }
+  if (has_header_to(arena, sizeof(ArenaHeader))) {
+    losses.reclaimed_spans = SMON_FIELD(arena, ArenaHeader, more_losses.reclaimed_spans);
+    losses.saturated_steps = SMON_FIELD(arena, ArenaHeader, more_losses.saturated_steps);
+    losses.misused_calls = SMON_FIELD(arena, ArenaHeader, more_losses.misused_calls);
+  }
   return losses;
 }
 
@@ -150,6 +157,10 @@ ArenaFacts read_facts(Bytes arena) {
   facts.phase = static_cast<std::uint32_t>(SMON_FIELD(arena, ArenaHeader, phase));
   facts.finished_steps = SMON_FIELD(arena, ArenaHeader, finished_steps);
   facts.losses = read_losses(arena);
+  if (has_header_to(arena, sizeof(ArenaHeader))) {
+    facts.settled_bytes = SMON_FIELD(arena, ArenaHeader, settled_bytes);
+    facts.settled_communicators = SMON_FIELD(arena, ArenaHeader, settled_communicators);
+  }
   return facts;
 }
 
@@ -259,7 +270,7 @@ void read_steps(Bytes arena, ArenaContents& contents) {
   const auto write_index = SMON_FIELD(arena, ArenaHeader, step_write_index);
   const auto read_index = SMON_FIELD(arena, ArenaHeader, step_read_index);
   const std::uint64_t unread = write_index - read_index;
-  if (!has_whole_header(arena) || capacity == 0) return;
+  if (!has_header_to(arena, kSecondHeaderBytes) || capacity == 0) return;
   if (!std::has_single_bit(capacity) || entry_bytes < sizeof(StepTicks) || unread > capacity ||
       !is_within(arena, offset, capacity, entry_bytes)) {
     contents.problems.push_back("the log of steps is damaged and left out: its indices or its place are impossible");

@@ -50,6 +50,8 @@ struct ArenaFacts {
   std::uint32_t phase = 0;  // a number of Phase, or of one that a later writer added
   std::uint64_t finished_steps = 0;
   TraceLosses losses;
+  std::uint64_t settled_bytes = 0;  // of trace_file: nothing before it is in the arena
+  std::uint32_t settled_communicators = 0;
 };
 
 /// A span that had begun and not ended. `start` is in ticks, `end` means nothing yet.

@@ -46,6 +46,13 @@ struct ArenaLosses {
   std::atomic<std::uint64_t> uncounted_sequences{0};
 };
 
+/// As ArenaLosses, which cannot grow where it is.
+struct ArenaMoreLosses {
+  std::atomic<std::uint64_t> reclaimed_spans{0};
+  std::atomic<std::uint64_t> saturated_steps{0};
+  std::atomic<std::uint64_t> misused_calls{0};
+};
+
 struct ArenaHeader {
   char magic[8] = {};
   std::uint64_t arena_bytes = 0;
@@ -92,6 +99,14 @@ struct ArenaHeader {
   std::uint32_t step_ticks_bytes = 0;
   std::atomic<std::uint64_t> step_write_index{0};
   std::atomic<std::uint64_t> step_read_index{0};
+
+  ArenaMoreLosses more_losses;
+
+  // How far the trace file is settled: before this offset, where a packet begins, lies nothing that is still in a ring
+  // or in the log of steps, so who merges the arena needs not read it. 0: from its beginning on.
+  std::atomic<std::uint64_t> settled_bytes{0};
+  std::atomic<std::uint32_t> settled_communicators{0};  // those of ids up to this one are named before it
+  std::uint32_t unused = 0;
 };
 
 /// One step as it happened, in ticks of the recorder's clock.
@@ -163,6 +178,9 @@ static_assert(sizeof(ArenaHeader) <= 4096);
 /// Of the first header that was written. What came after is at its end: a reader asks header_bytes whether it is there.
 inline constexpr std::size_t kFirstHeaderBytes = 1160;
 static_assert(offsetof(ArenaHeader, losses) + offsetof(ArenaLosses, uncounted_sequences) == kFirstHeaderBytes);
+/// Of those with a log of steps.
+inline constexpr std::size_t kSecondHeaderBytes = 1200;
+static_assert(offsetof(ArenaHeader, more_losses) == kSecondHeaderBytes);
 static_assert(sizeof(StepTicks) == 24);
 static_assert(sizeof(ThreadRecord) == 3 * kCacheLineBytes);
 static_assert(sizeof(OpenSlot) == 80);

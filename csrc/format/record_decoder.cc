@@ -162,6 +162,15 @@ TraceLosses decode_losses(data_view bytes) {
       case varint(Losses::kUncountedSequences):
         losses.uncounted_sequences = message.get_uint64();
         break;
+      case varint(Losses::kReclaimedSpans):
+        losses.reclaimed_spans = message.get_uint64();
+        break;
+      case varint(Losses::kSaturatedSteps):
+        losses.saturated_steps = message.get_uint64();
+        break;
+      case varint(Losses::kMisusedCalls):
+        losses.misused_calls = message.get_uint64();
+        break;
       case bytes_of(Losses::kSinkError):
         losses.sink_error = message.get_string();
         break;

@@ -167,6 +167,9 @@ void append_losses(std::string& out, const TraceLosses& losses) {
     message.add_uint64(Losses::kLateRequests, losses.late_requests);
     message.add_string(Losses::kSinkError, losses.sink_error);
     message.add_uint64(Losses::kUncountedSequences, losses.uncounted_sequences);
+    message.add_uint64(Losses::kReclaimedSpans, losses.reclaimed_spans);
+    message.add_uint64(Losses::kSaturatedSteps, losses.saturated_steps);
+    message.add_uint64(Losses::kMisusedCalls, losses.misused_calls);
   }
   packet.finish();
 }

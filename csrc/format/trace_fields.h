@@ -117,6 +117,9 @@ enum class Losses : protozero::pbf_tag_type {
   kLateRequests = 7,
   kSinkError = 8,
   kUncountedSequences = 9,
+  kReclaimedSpans = 10,
+  kSaturatedSteps = 11,
+  kMisusedCalls = 12,
 };
 
 enum class ClockSnapshot : protozero::pbf_tag_type { kTicks = 1, kMonotonicNs = 2, kRealtimeNs = 3, kWidthNs = 4 };

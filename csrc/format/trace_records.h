@@ -126,6 +126,9 @@ struct TraceLosses {
   std::uint64_t late_requests = 0;
   std::string sink_error;
   std::uint64_t uncounted_sequences = 0;
+  std::uint64_t reclaimed_spans = 0;
+  std::uint64_t saturated_steps = 0;
+  std::uint64_t misused_calls = 0;
 
   friend bool operator==(const TraceLosses&, const TraceLosses&) = default;
 };

@@ -108,6 +108,7 @@ void Drain::pass(bool everything) {
   const std::int64_t now_ns = monotonic_ns();
   recorder_.header().drain_beat_ns.store(now_ns, std::memory_order_relaxed);
   out_.clear();
+  settle();
   write_new_identity();
   const std::uint64_t span_count = rings_.look(now_ns, everything);
   // After the look: no span that it takes ends after the reading, so none lies beyond the last line, where a line's
@@ -134,6 +135,18 @@ void Drain::pass(bool everything) {
   } else if (!out_.empty()) {
     publish();
   }
+}
+
+/// Says how far the file need not be read by who merges the arena: all that lies before has left rings and log, since
+/// what was written last is taken out of them by now. Of another file than the header names, nothing is said.
+void Drain::settle() {
+  if (!sink_.file().is_on() || settled_path_ != sink_.file().path()) return;
+  ArenaHeader& header = recorder_.header();
+  const std::uint64_t bytes = sink_.file().file_bytes();
+  if (header.settled_bytes.load(std::memory_order_relaxed) == bytes) return;
+  // First: names that lie before the new offset must not be missed there.
+  header.settled_communicators.store(sink_.written_communicators(), std::memory_order_release);
+  header.settled_bytes.store(bytes, std::memory_order_release);
 }
 
 void Drain::write_new_identity() {
@@ -190,6 +203,21 @@ void Drain::say_overhead(const Overhead& overhead) {
   log(LogLevel::kWarning, text);
 }
 
+void Drain::say_losses(const TraceLosses& losses) {
+  if (losses.reclaimed_spans != 0 && !std::exchange(has_said_reclaimed_, true)) {
+    const std::optional<Kind> kind = recorder_.leaking_kind();
+    log(LogLevel::kWarning, "spans are begun and never ended, most of them " +
+                                std::string(kind ? kKindNames[static_cast<std::size_t>(*kind)] : "unknown") +
+                                ": a thread had no room for more, and those of earlier steps are given up (counted as "
+                                "reclaimed_spans, said once): end each span, by `with` or in a finally");
+  }
+  if (losses.saturated_steps != 0 && !std::exchange(has_said_saturated_, true)) {
+    log(LogLevel::kWarning,
+        "a step has a number of 2^32 - 1 or more: spans of such steps are not recorded (counted as saturated_steps, "
+        "said once): number steps from 0 on");
+  }
+}
+
 void Drain::append_open_spans(std::string& out) {
   const std::vector<Span> spans = read_open_spans(recorder_.arena(), clock_, monotonic_ns(), UnsampledSpans::kLeaveOut);
   append_spans(out, open_spans_ring_, 0, spans);
@@ -202,6 +230,7 @@ void Drain::say_error() {
 
 void Drain::upkeep(bool everything) {
   if (const std::optional<Overhead> overhead = overhead_.get()) say_overhead(*overhead);
+  say_losses(read_losses(recorder_.header(), ""));
   sink_.check_exists();
   if (!sink_.file().is_on()) {
     say_error();
@@ -210,7 +239,7 @@ void Drain::upkeep(bool everything) {
   std::string packets;
   const ClockReading reading = read_clock();
   append_clock_snapshot(packets, {reading.ticks, reading.monotonic_ns, reading.realtime_ns, reading.width_ns});
-  TraceLosses losses = read_losses(recorder_.header().losses, sink_.file().error());
+  TraceLosses losses = read_losses(recorder_.header(), sink_.file().error());
   if (everything || losses != written_losses_) {
     append_losses(packets, losses);
     written_losses_ = std::move(losses);
@@ -247,7 +276,11 @@ void Drain::publish() {
     recorder_.header().losses.unwritten_spans.fetch_add(removed, std::memory_order_relaxed);
   }
   const std::lock_guard lock(mutex_);
-  if (status_.file_path != sink_.file().path()) recorder_.arena().set_trace_file(sink_.file().path());
+  if (settled_path_ != sink_.file().path()) {
+    settled_path_ = sink_.file().path();
+    recorder_.header().settled_bytes.store(0, std::memory_order_release);
+    recorder_.arena().set_trace_file(settled_path_);
+  }
   status_.written_spans = written_spans_;
   status_.file_bytes = sink_.file().total_bytes();
   status_.sampled_step_mean_ns = sampled_.mean();
@@ -256,8 +289,9 @@ void Drain::publish() {
   status_.file_error = sink_.file().error();
 }
 
-TraceLosses read_losses(const ArenaLosses& losses, std::string_view sink_error) {
+TraceLosses read_losses(const ArenaHeader& header, std::string_view sink_error) {
   TraceLosses result;
+  const ArenaLosses& losses = header.losses;
   for (std::uint32_t kind = 0; kind < kKindCount; ++kind) {
     const std::uint64_t count = losses.dropped_by_kind[kind].load(std::memory_order_relaxed);
     if (count != 0) result.dropped_by_kind[kind] = count;
@@ -268,6 +302,9 @@ TraceLosses read_losses(const ArenaLosses& losses, std::string_view sink_error) 
   result.unwritten_spans = losses.unwritten_spans.load(std::memory_order_relaxed);
   result.late_requests = losses.late_requests.load(std::memory_order_relaxed);
   result.uncounted_sequences = losses.uncounted_sequences.load(std::memory_order_relaxed);
+  result.reclaimed_spans = header.more_losses.reclaimed_spans.load(std::memory_order_relaxed);
+  result.saturated_steps = header.more_losses.saturated_steps.load(std::memory_order_relaxed);
+  result.misused_calls = header.more_losses.misused_calls.load(std::memory_order_relaxed);
   result.sink_error = sink_error;
   return result;
 }

@@ -94,6 +94,8 @@ class Drain {
   void write_new_identity();
   std::size_t take_steps(std::string& out, std::int64_t now_ns, bool everything);
   void say_overhead(const Overhead& overhead);
+  void say_losses(const TraceLosses& losses);
+  void settle();
   void append_open_spans(std::string& out);
   void upkeep(bool everything);
   void say_error();
@@ -110,6 +112,7 @@ class Drain {
   BackgroundThread thread_{"smon_drain"};
 
   // The drain thread alone.
+  std::string settled_path_;  // the file that the arena's header names
   std::string out_;
   std::vector<StepTime> step_times_;
   std::int64_t steps_waiting_since_ns_ = 0;
@@ -123,6 +126,8 @@ class Drain {
   StepMean sampled_since_, unsampled_since_;  // since the last packet of recorder cost
   OverheadEstimate overhead_;
   bool has_said_overhead_ = false;
+  bool has_said_reclaimed_ = false;
+  bool has_said_saturated_ = false;
   TraceRecorderCost written_cost_;  // totals at the last packet
 
   mutable std::mutex mutex_;
@@ -135,7 +140,7 @@ class Drain {
 };
 
 /// The losses of an arena's header, as they go into files.
-TraceLosses read_losses(const ArenaLosses& losses, std::string_view sink_error);
+TraceLosses read_losses(const ArenaHeader& header, std::string_view sink_error);
 
 /// Spans of steps that are not sampled are open without a start time of their own: left out, or given their step's.
 enum class UnsampledSpans : std::uint8_t { kLeaveOut, kFromStepStart };

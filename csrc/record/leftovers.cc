@@ -112,7 +112,7 @@ std::string encode_missing(const ArenaContents& arena, const TraceTail& tail, Le
   const ArenaFacts& facts = arena.facts;
   TraceNames names;
   for (const ArenaCommunicator& communicator : arena.communicators) {
-    if (!tail.communicators.contains(communicator.comm_id)) {
+    if (communicator.comm_id > facts.settled_communicators && !tail.communicators.contains(communicator.comm_id)) {
       names.communicators.push_back({communicator.comm_id, communicator.name, communicator.dimension, {}});
     }
   }
@@ -198,7 +198,7 @@ Outcome merge_into_trace(const ArenaContents& arena, LeftoverCounts& counts, std
     problem = path + " is no file of this user";
     return Outcome::kDropped;
   }
-  const Result<TraceTail> tail = read_trace_tail(file.fd(), path);
+  const Result<TraceTail> tail = read_trace_tail(file.fd(), path, facts.settled_bytes);
   if (!tail) {
     problem = tail.error().message;
     return Outcome::kDropped;

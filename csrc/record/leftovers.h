@@ -36,7 +36,7 @@ struct LeftoverLimits {
 /// What is lost by that is logged, as an information.
 ///
 /// Threading: any number of processes and threads at once: a lock on the arena picks one. Signals must be blocked (see
-/// TraceFile). Cost: one pass over each trace file's packet heads.
+/// TraceFile). Cost: reads each arena, and of its trace file what was written last.
 /// Odd case: an arena or trace file may hold anything at all; what contradicts itself is left out and said.
 LeftoverCounts merge_leftovers(const std::string& tmpfs_directory, const std::string& own_path,
                                const LeftoverLimits& limits = {});

@@ -55,10 +55,6 @@ constexpr std::uint64_t indices_of(const SpanIds& ids, std::uint16_t op_index) {
   return pack_indices(ids.microbatch, ids.chunk, op_index, ids.track_id);
 }
 
-void count(std::atomic<std::uint64_t>& counter) noexcept {
-  counter.fetch_add(1, std::memory_order_relaxed);
-}
-
 }  // namespace
 
 Result<std::unique_ptr<Recorder>> Recorder::create(const RecorderOptions& options) {
@@ -153,6 +149,7 @@ std::uint16_t Recorder::OpCount::next_shared(std::uint32_t step, std::uint16_t t
 }
 
 std::uint32_t Recorder::enqueue(Kind kind, const SpanIds& ids, std::int64_t now_ticks) noexcept {
+  if (ids.comm_id > last_comm_id_.load(std::memory_order_relaxed)) count_misuse();
   if (ids.comm_id <= comm_records_.size()) {
     CommRecord& record = comm_records_[ids.comm_id - 1];
     count(record.enqueued);
@@ -204,6 +201,7 @@ Token Recorder::begin_sampled(Kind kind, const SpanIds& ids, ThreadSlots& thread
 Token Recorder::begin_any(Kind kind, const SpanIds& ids) noexcept {
   if (static_cast<std::size_t>(kind) >= kKindCount) {
     count(header().losses.dropped_by_kind[kLossKinds - 1]);
+    count_misuse();
     return 0;
   }
   const std::uint64_t word = step_word_.load(std::memory_order_relaxed);
@@ -216,6 +214,7 @@ Token Recorder::begin_any(Kind kind, const SpanIds& ids) noexcept {
   if (is_comm) {
     start_ticks = clock_.ticks();
     comm_seq = ids.comm_id != kNoId ? enqueue(kind, ids, start_ticks) : ids.comm_seq;
+    if (ids.name_id != kNoId) count_misuse();
   }
   ThreadSlots* thread = this->thread();
   std::uint16_t op_index = 0;
@@ -223,7 +222,7 @@ Token Recorder::begin_any(Kind kind, const SpanIds& ids) noexcept {
     OpCount& ops = op_counts_[static_cast<std::size_t>(kind)];
     op_index = ops.next_shared(step_word::step_of(word), thread != nullptr ? thread->index : OpCount::kNoThread);
   }
-  if (thread == nullptr || (thread->free_count == 0 && !thread->collect_remote_frees())) {
+  if (thread == nullptr || (thread->free_count == 0 && !find_slot(*thread, step_word::step_of(word)))) {
     drop(kind);
     return 0;
   }
@@ -344,6 +343,7 @@ void Recorder::annotate(Token token, const SpanIds& ids) noexcept {
   if (ids.payload_bytes != 0) span.set_payload_bytes(ids.payload_bytes);
   span.flags |= ids.flags;
   if (span.kind != Kind::kMetric && ids.peer != kNoPeer) span.peer = ids.peer;
+  if (is_comm ? ids.name_id != kNoId : (ids.comm_id != kNoId || ids.comm_seq != 0)) count_misuse();
   if (!is_comm && ids.name_id != kNoId) span.name_or_comm_id = ids.name_id;
   if (is_comm && ids.comm_seq != 0) span.comm_seq = ids.comm_seq;
   if (is_comm && ids.comm_id != kNoId && span.name_or_comm_id == kNoId) {

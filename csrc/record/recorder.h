@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -79,7 +80,8 @@ struct RecorderOptions {
 /// thread. At most one Recorder exists in a process; a forked child may create its own, under another rank or attempt.
 /// Nothing may be inside begin() or end() when it is destroyed; if threads may be, call close() and leak the object.
 /// Cost: no lock, no system call, no allocation, once a thread has its ring. Two clock readings for a sampled span,
-/// none for one that is not. When full: dropped and counted by kind in header().losses.
+/// none for one that is not. When full: dropped and counted by kind in header().losses. A thread without a free slot
+/// gives up spans of earlier steps, which nobody seems to end (ThreadSlots::reclaim()).
 class Recorder {
  public:
   /// Sets everything up; recording begins with resume().
@@ -132,6 +134,11 @@ class Recorder {
 
   void set_phase(Phase phase) noexcept;
 
+  /// A call made no sense, in whole or in part: what was left out is a loss, too.
+  void count_misuse() noexcept { count(header().more_losses.misused_calls); }
+  /// The kind of most spans that were never ended and had to be given up; nothing if none was.
+  std::optional<Kind> leaking_kind() const noexcept;
+
   /// Interns the communicator and gives it a record in the arena (while there is room). 0: table full.
   std::uint16_t register_communicator(std::string_view name, std::string_view dimension,
                                       std::span<const std::int32_t> members);
@@ -167,11 +174,13 @@ class Recorder {
   [[gnu::noinline]] void end_any(Token token, std::uint16_t flags, std::int64_t ticks = 0,
                                  TimeSource source = TimeSource::kHost) noexcept;
   OpenSlot* slot_of(Token token, ThreadSlots** owner) noexcept;
+  [[gnu::noinline]] bool find_slot(ThreadSlots& thread, std::uint32_t step) noexcept;
   std::uint32_t enqueue(Kind kind, const SpanIds& ids, std::int64_t now_ticks) noexcept;
   ThreadSlots* thread() noexcept;
   void push(ThreadSlots* thread, const SpanWords& words) noexcept;
   void finish_step(std::int64_t now_ticks) noexcept;
   [[gnu::noinline]] void drop(Kind kind) noexcept;
+  static void count(std::atomic<std::uint64_t>& counter) noexcept { counter.fetch_add(1, std::memory_order_relaxed); }
 
   /// Launches of a kind in the current step. As long as one thread launches all of them it counts without an atomic
   /// add. Two threads that meet for the first time may give one index twice, once in the life of a process.
@@ -209,6 +218,8 @@ class Recorder {
 
   alignas(kCacheLineBytes) Sampling sampling_;
   Interner interner_;
+  std::atomic<std::uint32_t> last_comm_id_{0};
+  std::array<std::atomic<std::uint64_t>, kKindCount> reclaimed_by_kind_{};
   StepLog step_log_;
   std::atomic_flag is_stepping_;
   StepTicks open_step_;

@@ -17,7 +17,7 @@ constexpr std::int64_t kMaxStep = 0xffff'ffff;
 void Recorder::step_begin(std::int64_t step) noexcept {
   if (!is_recording()) return;
   // acquire: pairs with the release below; steps may be begun by one thread after another.
-  if (is_stepping_.test_and_set(std::memory_order_acquire)) return;
+  if (is_stepping_.test_and_set(std::memory_order_acquire)) return count_misuse();
   const std::int64_t now_ticks = clock_.ticks();
   const bool is_counted = step < 0;
   const std::int64_t number = std::min(is_counted ? sampling_.current_step() + 1 : step, kMaxStep);
@@ -25,13 +25,20 @@ void Recorder::step_begin(std::int64_t step) noexcept {
 
   StepTicks& open = open_step_;
   open.step = static_cast<std::uint32_t>(number);
-  const auto decision = sampling_.decide(open.step);
+  auto decision = sampling_.decide(open.step);
+  // Numbers from here on do not fit: their steps are one and the same to whoever reads the spans, so there are none.
+  const bool is_saturated = number == kMaxStep;
+  if (is_saturated) {
+    decision.is_sampled = false;
+    count(header().more_losses.saturated_steps);
+  }
   open.is_sampled = decision.is_sampled;
   open.is_warmup = decision.is_warmup;
   open.is_counted = is_counted;
   open.start_ticks = now_ticks;
   is_step_open_ = true;
-  const int flags = (open.is_warmup ? span_flag::kWarmup : 0) | (is_counted ? span_flag::kStepCounted : 0);
+  const int flags = (open.is_warmup ? span_flag::kWarmup : 0) | (is_counted ? span_flag::kStepCounted : 0) |
+                    (is_saturated ? span_flag::kSaturated : 0);
   step_word_.store(step_word::make(open.step, static_cast<std::uint16_t>(flags), open.is_sampled),
                    std::memory_order_relaxed);
 
@@ -70,6 +77,24 @@ void Recorder::finish_step(std::int64_t now_ticks) noexcept {
   push(thread(), to_words(span));
 }
 
+bool Recorder::find_slot(ThreadSlots& thread, std::uint32_t step) noexcept {
+  if (thread.collect_remote_frees()) return true;
+  ThreadSlots::KindCounts kinds{};
+  const std::uint32_t reclaimed = thread.reclaim(step, kinds);
+  if (reclaimed == 0) return false;
+  header().more_losses.reclaimed_spans.fetch_add(reclaimed, std::memory_order_relaxed);
+  for (std::size_t kind = 0; kind < kKindCount; ++kind) {
+    if (kinds[kind] != 0) reclaimed_by_kind_[kind].fetch_add(kinds[kind], std::memory_order_relaxed);
+  }
+  return true;
+}
+
+std::optional<Kind> Recorder::leaking_kind() const noexcept {
+  const auto most = std::ranges::max_element(reclaimed_by_kind_, {}, [](const auto& count) { return count.load(); });
+  if (most->load() == 0) return std::nullopt;
+  return static_cast<Kind>(most - reclaimed_by_kind_.begin());
+}
+
 void Recorder::set_phase(Phase phase) noexcept {
   header().phase.store(phase, std::memory_order_relaxed);
 }
@@ -78,6 +103,9 @@ std::uint16_t Recorder::register_communicator(std::string_view name, std::string
                                               std::span<const std::int32_t> members) {
   bool is_new = false;
   const std::uint16_t id = interner_.communicator(name, dimension, members, &is_new);
+  std::uint32_t last = last_comm_id_.load(std::memory_order_relaxed);
+  while (last < id && !last_comm_id_.compare_exchange_weak(last, id, std::memory_order_relaxed)) {
+  }
   if (!is_new || id == 0 || id > comm_records_.size()) return id;
   CommRecord& record = comm_records_[id - 1];
   record.member_count = static_cast<std::int32_t>(members.size());

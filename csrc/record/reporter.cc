@@ -152,7 +152,7 @@ std::string Reporter::encode_snapshot(std::int64_t now_ns) {
   append_names(packets, TraceSink::all_names(recorder_.interner()));
   const ClockReading reading = recorder_.clock().read();
   append_clock_snapshot(packets, {reading.ticks, reading.monotonic_ns, reading.realtime_ns, reading.width_ns});
-  append_losses(packets, read_losses(header.losses, drain_.status().file_error));
+  append_losses(packets, read_losses(header, drain_.status().file_error));
   append_spans(packets, kOpenSpansRing, 0, spans);
   append_end(packets, "snapshot");
   return packets;

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <initializer_list>
 #include <iterator>
 #include <mutex>
 #include <numeric>
@@ -11,6 +12,7 @@
 #include <utility>
 
 #include "base/process_state.h"
+#include "record/open_slot.h"
 
 namespace smon_rt {
 
@@ -31,6 +33,15 @@ struct Retry {
 constinit thread_local Retry t_retry __attribute__((tls_model("initial-exec")));
 
 constinit std::atomic<std::uint64_t> g_next_epoch{1};
+
+constexpr std::uint32_t bits_of(std::initializer_list<Kind> kinds) {
+  std::uint32_t bits = 0;
+  for (const Kind kind : kinds) bits |= std::uint32_t{1} << static_cast<unsigned>(kind);
+  return bits;
+}
+
+// May enclose many steps. The others are over within one, or nearly so.
+constexpr std::uint32_t kLongKinds = bits_of({Kind::kEval, Kind::kStartup, Kind::kUser, Kind::kCheckpointSnapshot});
 
 /// Differs between one recorder and the next of a process, and most often from other processes; never 0.
 std::uint8_t make_nonce(std::uint64_t epoch) {
@@ -93,6 +104,46 @@ void ThreadSlots::collect_free_slots() noexcept {
   }
   free_count = open_begin;
   own_end = slot_count - inherited;
+}
+
+std::uint32_t ThreadSlots::reclaim(std::uint32_t step, KindCounts& kinds) noexcept {
+  // As long as the step is the same, none of its spans becomes one of another: not looked at again for each span.
+  if (nothing_to_reclaim_in == step) return 0;
+  std::uint32_t reclaimed = reclaim_kinds(step, ~kLongKinds, kinds);
+  if (reclaimed == 0) reclaimed = reclaim_kinds(step, kLongKinds, kinds);
+  if (reclaimed == 0) {
+    nothing_to_reclaim_in = step;
+  } else {
+    collect_free_slots();
+  }
+  return reclaimed;
+}
+
+std::uint32_t ThreadSlots::reclaim_kinds(std::uint32_t step, std::uint32_t allowed, KindCounts& kinds) noexcept {
+  const std::uint32_t kept = std::max(slot_count / 16, std::uint32_t{1});
+  const std::uint32_t most = std::max(slot_count / 4, std::uint32_t{1});
+  std::uint32_t reclaimed = 0;
+  for (std::uint32_t i = slot_count; i-- > free_count && reclaimed < most;) {
+    if (i < own_end && (i < free_count + kept || i + kept >= own_end)) continue;
+    OpenSlot& slot = slots[order[i]];
+    // acquire: pairs with the release that freed it, on another thread.
+    std::uint32_t state = slot.state.load(std::memory_order_acquire);
+    if ((state & OpenSlot::kStateMask) != OpenSlot::kOpen) continue;
+    const unsigned kind = open_kind(slot);
+    const auto begun_in =
+        static_cast<std::uint32_t>(load_word<std::memory_order_relaxed>(slot.span, span_word::kStepKindFlags));
+    if (begun_in == step || (allowed >> kind & 1) == 0) continue;
+    const std::uint32_t free_state = state - OpenSlot::kOpen + OpenSlot::kFree;
+    // As an end by whoever has the token, which may come at the same time: one of the two wins.
+    if (!slot.state.compare_exchange_strong(state, state - OpenSlot::kOpen + OpenSlot::kEnding,
+                                            std::memory_order_acquire, std::memory_order_relaxed)) {
+      continue;
+    }
+    slot.state.store(free_state, std::memory_order_release);  // pairs with the acquire of readers that copy the slot
+    ++kinds[kind];
+    ++reclaimed;
+  }
+  return reclaimed;
 }
 
 void ThreadSlots::give_back_outer(std::uint16_t slot) noexcept {

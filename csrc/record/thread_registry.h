@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -30,7 +31,8 @@ struct alignas(kCacheLineBytes) ThreadSlots {
   std::uint32_t slot_count = 0;
   std::uint64_t ring_mask = 0;
   std::uint64_t write_index = 0;
-  std::uint64_t seen_read_index = 0;  // read_index is looked at only when the ring seems full
+  std::uint64_t seen_read_index = 0;                        // read_index is looked at only when the ring seems full
+  std::uint64_t nothing_to_reclaim_in = ~std::uint64_t{0};  // the step in which that was found
   std::uint16_t index = 0;
   std::atomic<bool> is_claimed{false};
 
@@ -54,6 +56,16 @@ struct alignas(kCacheLineBytes) ThreadSlots {
     record->write_index.store(++write_index, std::memory_order_release);  // pairs with the drain thread's acquire
   }
 
+  using KindCounts = std::array<std::uint32_t, 32>;
+
+  /// Without a free slot: frees slots whose spans were begun in another step than this one and not ended, the oldest
+  /// first, a quarter of all at most; how many, and of which kinds. A late end of such a span finds its token stale.
+  ///
+  /// What must not be taken for forgotten stays: what was begun first encloses everything (a sixteenth of the slots),
+  /// what was begun last is what the thread is doing (another sixteenth); and spans of kinds that may last for many
+  /// steps go only if there are no others. 0: there is nothing to give up before the next step.
+  std::uint32_t reclaim(std::uint32_t step, KindCounts& kinds) noexcept;
+
   /// Takes over slots that other threads freed. False if there was none.
   bool collect_remote_frees() noexcept;
   /// Sorts `order` again, after spans of these slots were ended elsewhere.
@@ -72,6 +84,7 @@ struct alignas(kCacheLineBytes) ThreadSlots {
 
  private:
   [[gnu::noinline]] void give_back_outer(std::uint16_t slot) noexcept;
+  std::uint32_t reclaim_kinds(std::uint32_t step, std::uint32_t allowed, KindCounts& kinds) noexcept;
 };
 
 namespace detail {

@@ -43,6 +43,9 @@ class TraceSink {
   /// The last packet of the file.
   void close(std::string_view reason);
 
+  /// How many communicators, from the first on, have a name in the file.
+  std::uint32_t written_communicators() const { return static_cast<std::uint32_t>(written_.communicators); }
+
   TraceFile& file() { return file_; }
   const TraceFile& file() const { return file_; }
   /// Everything interned so far, for files that stand alone.

@@ -32,7 +32,8 @@ std::optional<std::uint64_t> frame_bytes(std::span<const unsigned char> head) {
   return std::nullopt;
 }
 
-bool read_at(int fd, std::uint64_t offset, std::span<std::byte> target) {
+bool read_at(int fd, std::uint64_t offset, std::span<std::byte> target, TraceTail& tail) {
+  tail.read_bytes += target.size();
   while (!target.empty()) {
     const ssize_t count = ::pread(fd, target.data(), target.size(), static_cast<off_t>(offset));
     if (count < 0 && errno == EINTR) continue;
@@ -73,40 +74,65 @@ class IdentityVisitor final : public TraceVisitor {
   std::optional<TraceIdentity> identity_;
 };
 
+/// The length of the frame at this place; nothing where none begins that is whole.
+std::optional<std::uint64_t> whole_frame_at(int fd, std::uint64_t offset, TraceTail& tail) {
+  std::array<unsigned char, 11> head{};
+  const std::uint64_t left = tail.file_bytes - std::min(tail.file_bytes, offset);
+  const auto bytes = std::span(head).first(std::min<std::uint64_t>(head.size(), left));
+  if (bytes.empty() || !read_at(fd, offset, std::as_writable_bytes(bytes), tail)) return std::nullopt;
+  const std::optional<std::uint64_t> frame = frame_bytes(bytes);
+  return frame && *frame <= left ? frame : std::nullopt;
+}
+
+/// Follows the frames from here on to the last whole one; where those begin that are worth reading.
+std::uint64_t follow_frames(int fd, std::uint64_t from, TraceTail& tail) {
+  std::uint64_t tail_begin = from;
+  tail.whole_bytes = from;
+  while (const auto frame = whole_frame_at(fd, tail.whole_bytes, tail)) {  // else cut, or damaged: the rest is no use
+    tail.whole_bytes += *frame;
+    if (tail.file_bytes - tail.whole_bytes > kTailBytes) tail_begin = tail.whole_bytes;
+  }
+  return tail_begin;
+}
+
+/// Reads the last whole packets, none before `from`. An error too if they are damaged, and `from` is not the beginning.
+Result<void> read_from(int fd, const std::string& path, std::uint64_t from, TraceTail& tail) {
+  const std::uint64_t begin = follow_frames(fd, from, tail);
+  // One packet of that size is none of ours.
+  if (tail.whole_bytes - begin > 2 * kTailBytes) return Error{path + " has a packet that is too large to read"};
+  std::vector<std::byte> bytes(tail.whole_bytes - begin);
+  if (!read_at(fd, begin, bytes, tail)) return Error{path + ": " + std::generic_category().message(errno)};
+  TailVisitor visitor(tail);
+  if (read_trace(bytes, {}, visitor).damage_count != 0 && from != 0) return Error{path + " is damaged"};
+  return {};
+}
+
 }  // namespace
 
-Result<TraceTail> read_trace_tail(int fd, const std::string& path) {
+Result<TraceTail> read_trace_tail(int fd, const std::string& path, std::uint64_t settled_bytes) {
   TraceTail tail;
   struct stat status{};
   if (::fstat(fd, &status) != 0) return Error{path + ": " + std::generic_category().message(errno)};
   tail.file_bytes = static_cast<std::uint64_t>(status.st_size);
 
-  std::uint64_t first_frame = 0;
-  std::uint64_t tail_begin = 0;
-  while (tail.whole_bytes < tail.file_bytes) {
-    std::array<unsigned char, 11> head{};
-    const std::size_t head_bytes = std::min<std::uint64_t>(head.size(), tail.file_bytes - tail.whole_bytes);
-    if (!read_at(fd, tail.whole_bytes, std::as_writable_bytes(std::span(head).first(head_bytes)))) break;
-    const std::optional<std::uint64_t> frame = frame_bytes(std::span(head).first(head_bytes));
-    if (!frame || *frame > tail.file_bytes - tail.whole_bytes) break;  // cut here, or damaged: what follows is no use
-    if (first_frame == 0) first_frame = *frame;
-    tail.whole_bytes += *frame;
-    if (tail.file_bytes - std::min(tail.file_bytes, tail.whole_bytes) > kTailBytes) tail_begin = tail.whole_bytes;
-  }
+  const std::uint64_t first_frame = whole_frame_at(fd, 0, tail).value_or(0);
   if (first_frame == 0 || first_frame > kMaxIdentityBytes) return Error{path + " does not begin as a trace file"};
-
   std::vector<std::byte> bytes(first_frame);
   IdentityVisitor identity;
-  if (read_at(fd, 0, bytes)) read_trace(bytes, {}, identity);
+  if (read_at(fd, 0, bytes, tail)) read_trace(bytes, {}, identity);
   if (!identity.identity_) return Error{path + " does not begin with who recorded it"};
   tail.identity = *std::move(identity.identity_);
 
-  // One packet of that size is none of ours.
-  if (tail.whole_bytes - tail_begin > 2 * kTailBytes) return Error{path + " has a packet that is too large to read"};
-  bytes.resize(tail.whole_bytes - tail_begin);
-  if (!read_at(fd, tail_begin, bytes)) return Error{path + ": " + std::generic_category().message(errno)};
-  TailVisitor visitor(tail);
-  read_trace(bytes, {}, visitor);
+  // Not believed unless a whole packet lies there, or the end: what is appended later goes where the last one ends.
+  if (settled_bytes >= first_frame && settled_bytes <= tail.file_bytes) {
+    TraceTail settled = tail;
+    if (read_from(fd, path, settled_bytes, settled) &&
+        (settled.whole_bytes > settled_bytes || settled_bytes == tail.file_bytes)) {
+      return settled;
+    }
+    tail.read_bytes = settled.read_bytes;
+  }
+  if (Result<void> read = read_from(fd, path, 0, tail); !read) return read.error();
   return tail;
 }
 

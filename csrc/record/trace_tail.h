@@ -20,10 +20,14 @@ struct TraceTail {
   std::set<std::uint32_t> communicators;              // ids that have a name in what was read
   std::multimap<std::uint32_t, std::int64_t> steps;   // those that have times, and their starts in ns
   bool has_open_spans = false;                        // those of the end of recording
+  std::uint64_t read_bytes = 0;                       // what all of this cost
 };
 
-/// Looks at the heads of all packets and reads the last 8 MiB of them: a process hands a ring's entries back once they
-/// are written, so what may be both in the file and in its arena was written last, in one piece of some 100 KB.
-Result<TraceTail> read_trace_tail(int fd, const std::string& path);
+/// Reads the first packet and what follows `settled_bytes`, where a packet begins: what may be both in the file and in
+/// its arena was written after that, in one piece of some 100 KB (ArenaHeader::settled_bytes).
+///
+/// Where neither a whole packet nor the end is there (0: the arena does not say), looks at the heads of all packets and
+/// reads the last 8 MiB of them.
+Result<TraceTail> read_trace_tail(int fd, const std::string& path, std::uint64_t settled_bytes = 0);
 
 }  // namespace smon_rt

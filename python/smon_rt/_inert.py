@@ -134,6 +134,7 @@ def status() -> dict[str, Any]:
 _COUNTERS = (
     *("recorded_spans", "written_spans", "dropped_spans", "foreign_tokens", "stale_tokens", "threads_without_ring"),
     *("sampled_steps", "steps", "file_bytes", "drain_cpu_ns", "uncounted_sequences", "unwritten_spans"),
+    *("reclaimed_spans", "saturated_steps", "misused_calls"),
 )
 
 

@@ -43,6 +43,12 @@ class Status:
     """Operations without a place in their communicator's order: more communicators and peers than can be counted."""
     unwritten_spans: int = 0
     """Taken from the rings after the file had failed."""
+    reclaimed_spans: int = 0
+    """Open since an earlier step, and given up because their thread had no room for another span."""
+    saturated_steps: int = 0
+    """Steps numbered 2**32 - 1 or more: their spans are not recorded."""
+    misused_calls: int = 0
+    """Calls whose arguments made no sense, in whole or in part."""
 
 
 def status() -> Status:

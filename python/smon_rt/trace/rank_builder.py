@@ -184,7 +184,10 @@ class RankBuilder:
     def _add_names(self, message: trace_pb2.Names) -> None:
         self._trace.names.update((name.id, name.text) for name in message.name)
         self._trace.tracks.update((track.id, track) for track in message.track)
-        self._trace.communicators.update((communicator.id, communicator) for communicator in message.communicator)
+        for communicator in message.communicator:
+            # Of a killed process's memory, which has no room for them, names come without members.
+            if communicator.member_ranks or communicator.id not in self._trace.communicators:
+                self._trace.communicators[communicator.id] = communicator
 
     def _add_cost(self, message: trace_pb2.RecorderCost) -> None:
         """Costs are since the packet before: they add up. Of the mean step times, the last ones count."""

@@ -19,7 +19,7 @@ from smon_rt.trace.rank_trace import RankTrace
 
 _LOSS_NAMES = (
     *("foreign_tokens", "stale_tokens", "threads_without_ring", "unwritten_spans", "overwritten_spans"),
-    *("late_requests", "uncounted_sequences"),
+    *("late_requests", "uncounted_sequences", "reclaimed_spans", "saturated_steps", "misused_calls"),
 )
 
 

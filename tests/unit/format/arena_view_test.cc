@@ -356,6 +356,27 @@ TEST(ArenaView, ADamagedLogOfStepsIsLeftOutAndSaid) {
   }
 }
 
+TEST(ArenaView, WhatTheHeaderGotLastIsReadFromThoseThatHaveIt) {
+  SampleArena arena = arena_with_steps(6, 11);
+  arena.header().more_losses.reclaimed_spans = 3;
+  arena.header().more_losses.saturated_steps = 4;
+  arena.header().more_losses.misused_calls = 5;
+  arena.header().settled_bytes = 4096;
+  arena.header().settled_communicators = 2;
+  for (const bool has_it : {true, false}) {
+    if (!has_it) arena.header().header_bytes = kSecondHeaderBytes;
+    const Result<ArenaContents> contents = read_arena(arena.bytes());
+    ASSERT_TRUE(contents);
+    const ArenaFacts& facts = contents->facts;
+    EXPECT_EQ(facts.losses.reclaimed_spans, has_it ? 3U : 0U);
+    EXPECT_EQ(facts.losses.saturated_steps, has_it ? 4U : 0U);
+    EXPECT_EQ(facts.losses.misused_calls, has_it ? 5U : 0U);
+    EXPECT_EQ(facts.settled_bytes, has_it ? 4096U : 0U);
+    EXPECT_EQ(facts.settled_communicators, has_it ? 2U : 0U);
+    EXPECT_EQ(contents->steps.size(), 5U) << "which both have";
+  }
+}
+
 TEST(ArenaView, AnArenaOfBeforeStepsWereLoggedIsRead) {
   SampleArena arena = arena_with_steps(6, 11);
   arena.header().header_bytes = kFirstHeaderBytes;

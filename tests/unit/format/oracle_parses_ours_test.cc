@@ -156,6 +156,9 @@ TEST(OracleParsesOurs, TheOtherPacketsHoldTheSameValues) {
   EXPECT_EQ(losses.late_requests(), 6U);
   EXPECT_EQ(losses.sink_error(), "No space left on device");
   EXPECT_EQ(losses.uncounted_sequences(), 7U);
+  EXPECT_EQ(losses.reclaimed_spans(), 8U);
+  EXPECT_EQ(losses.saturated_steps(), 9U);
+  EXPECT_EQ(losses.misused_calls(), 10U);
   EXPECT_EQ(trace.packet(6).recorder_cost().ShortDebugString(),
             "drain_cpu_ns: 1 reporter_cpu_ns: 2 watchdog_cpu_ns: 3 span_count: 4 file_bytes: 5 "
             "sampled_step_mean_ns: 6.5 unsampled_step_mean_ns: -7.25 overhead_ratio: 0 overhead_low_ratio: -0.5");

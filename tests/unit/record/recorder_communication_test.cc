@@ -187,5 +187,36 @@ TEST(RecorderCommunication, ThreadsThatIssueOpsAtOnceNeverGetOneNumberTwice) {
   for (std::size_t i = 1; i < seen.size(); ++i) ASSERT_EQ(seen[i], 1) << i;
 }
 
+TEST(RecorderCommunication, MisuseIsCountedAndTheRestOfTheCallDone) {
+  const auto recorder = make_recorder(every_step_sampled());
+  RingReader reader(recorder->arena());
+  const auto& misused = recorder->header().more_losses.misused_calls;
+  const std::uint16_t dp = recorder->register_communicator("dp", "dp", kMembers);
+  recorder->end(recorder->begin(Kind::kCollective, {.comm_id = dp}));
+  recorder->end(recorder->begin(Kind::kUser, {.name_id = 3}));
+  Token token = recorder->begin(Kind::kCollective);
+  recorder->annotate(token, {.comm_id = dp, .peer = 2});
+  recorder->end(token);
+  EXPECT_EQ(misused.load(), 0u);
+
+  EXPECT_EQ(recorder->begin(static_cast<Kind>(200)), 0u);
+  EXPECT_EQ(misused.load(), 1u) << "no such kind";
+  recorder->end(recorder->begin(Kind::kCollective, {.comm_id = 77}));
+  EXPECT_EQ(misused.load(), 2u) << "a communicator that nobody registered";
+  recorder->end(recorder->begin(Kind::kCollective, {.name_id = 3, .comm_id = dp}));
+  EXPECT_EQ(misused.load(), 3u) << "a communicator's span has no name";
+  token = recorder->begin(Kind::kCollective, {.comm_id = dp});
+  recorder->annotate(token, {.name_id = 3});
+  recorder->end(token);
+  EXPECT_EQ(misused.load(), 4u);
+  token = recorder->begin(Kind::kUser);
+  recorder->annotate(token, {.microbatch = 5, .comm_id = dp});
+  recorder->end(token);
+  EXPECT_EQ(misused.load(), 5u) << "no other span has a communicator";
+  const auto spans = reader.take();
+  ASSERT_EQ(spans.size(), 7u);
+  EXPECT_EQ(spans.back().microbatch, 5);
+}
+
 }  // namespace
 }  // namespace smon_rt

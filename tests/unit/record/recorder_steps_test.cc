@@ -107,11 +107,32 @@ TEST(RecorderSteps, StepsWithoutANumberAreCountedAndSaySo) {
   EXPECT_TRUE(reader.take().at(0).flags & span_flag::kStepCounted);
 }
 
-TEST(RecorderSteps, AStepNumberThatDoesNotFitIsTheLargest) {
+TEST(RecorderSteps, StepNumbersThatDoNotFitAreCountedAndTheirSpansNotRecorded) {
   const auto recorder = make_recorder(every_step_sampled());
-  recorder->step_begin(std::int64_t{1} << 40);
+  RingReader reader(recorder->arena());
+  const auto& saturated = recorder->header().more_losses.saturated_steps;
+  recorder->step_begin(0xffff'fffe);
+  recorder->end(recorder->begin(Kind::kOptimizer));
+  EXPECT_EQ(saturated.load(), 0u) << "the last that fits";
+  for (const std::int64_t step : {std::int64_t{0xffff'ffff}, std::int64_t{1} << 40, std::int64_t{-1}}) {
+    recorder->step_begin(step);
+    EXPECT_FALSE(recorder->is_sampled());
+    recorder->end(recorder->begin(Kind::kOptimizer));
+  }
+  EXPECT_EQ(recorder->header().step.load(), 0xffff'ffff);
+  recorder->step_begin(7);  // numbers that fit are as good as ever
+  recorder->end(recorder->begin(Kind::kUser));
   recorder->step_end();
-  EXPECT_EQ(logged_steps(*recorder).at(0).step, 0xffff'ffffu);
+  EXPECT_EQ(saturated.load(), 3u);
+  const auto steps = logged_steps(*recorder);
+  ASSERT_EQ(steps.size(), 5u) << "the times of all are there";
+  for (int i = 1; i < 4; ++i) {
+    EXPECT_EQ(steps[i].step, 0xffff'ffffu);
+    EXPECT_FALSE(steps[i].is_sampled);
+  }
+  std::vector<std::uint32_t> recorded;
+  for (const Span& span : reader.take()) recorded.push_back(span.step);
+  EXPECT_EQ(recorded, (std::vector<std::uint32_t>{0xffff'fffe, 0xffff'fffe, 7, 7}));
 }
 
 TEST(RecorderSteps, SpansBeforeTheFirstStepBelongToStepZeroByOurCount) {
