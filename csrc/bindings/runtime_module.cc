@@ -114,7 +114,10 @@ py::dict status() {
 }
 
 void add_calls(py::module_& module) {
-  if (!set_up_arguments() || PyModule_AddFunctions(module.ptr(), runtime_calls()) < 0) throw py::error_already_set();
+  if (!set_up_arguments() || !set_up_collectives(module.ptr())) throw py::error_already_set();
+  for (PyMethodDef* calls : {runtime_calls(), collective_calls(), forward_calls()}) {
+    if (PyModule_AddFunctions(module.ptr(), calls) < 0) throw py::error_already_set();
+  }
   PyObject* span = make_span_type(module.ptr());
   if (span == nullptr) throw py::error_already_set();
   module.attr("span") = py::reinterpret_steal<py::object>(span);

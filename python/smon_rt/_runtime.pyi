@@ -124,6 +124,101 @@ def ticks() -> int:
 def find_open(kinds: int, /) -> int:
     """Token of this thread's innermost open span of some kinds (a bit each, by their numbers), 0 if none."""
 
+# For the hooks of integrations alone: they raise TypeError for arguments of another type.
+
+def make_collective_hooks(
+    group: object, rank: int, members: list[int], /
+) -> tuple[Callable[[Any], None], Callable[[Any], None]]:
+    """The hooks before and after an operation of a process group. `group.register()` is asked for the communicator's
+    number at the first operation of each recording; `members` are global ranks."""
+
+def learn_torch(
+    operations: dict[int, tuple[bool, bool, int]],
+    op_id: Callable[[Any], int],
+    name: Callable[[Any], Any],
+    name_value: Callable[[Any], int],
+    input_tensors: Callable[[Any], list[Any]],
+    output_tensors: Callable[[Any], list[Any]],
+    root: Callable[[Any], int],
+    post_op_id: Callable[[Any], int],
+    post_async_op: Callable[[Any], bool],
+    work: Callable[[Any], Any],
+    graph_task: Callable[[], int] | None,
+    are_gradients: Callable[[list[Any]], bool],
+    reduction_began: Callable[[], None],
+    end_with_future: Callable[[int, Any], None],
+    failed: Callable[[Exception], None],
+    /,
+) -> None:
+    """What hooks need. operations: number in HookOpName → is it a transfer, a send, and the kind it has when it reduces
+    gradients (0: it cannot). The others read attributes of the hooks' arguments, and do what happens seldom."""
+
+def learn_files(origins: dict[str, int], engine_file: str, function_file: str, /) -> None:
+    """Paths of files → who issues an operation whose caller is in there, as in integrations/torch/gradients.py."""
+
+def act_on_collectives(recording: int, /) -> None:
+    """Hooks act from here on, in the recording of this number; 0: they do not."""
+
+def set_must_look(must_look: bool, /) -> None:
+    """Whether a reduction outside the backward pass may be one of gradients: `are_gradients` is asked then."""
+
+def exchange_kinds(kinds: bytes | None, /) -> bytes | None:
+    """Kinds that this thread's operations have, a byte for each number of HookOpName. Returns those of before."""
+
+def recorded_wait(original: Callable[..., Any], /) -> Any:
+    """What `Work.wait` becomes."""
+
+def begin_operation(
+    kind: int, microbatch: int, chunk: int, comm_id: int, peer: int, payload_bytes: int, flags: int, /
+) -> int:
+    """Begins the span of an operation. 0: it has none of its own, since someone has opened one around it."""
+
+def issue_operation(token: int, origin: int, address: int, is_on_cpu: bool, work: Any, /) -> None:
+    """It has been issued: the span ends with the wait for this work, or now if there is none."""
+
+def abort_operation(token: int, /) -> None: ...
+def end_awaited(key: int, flags: int, /) -> None:
+    """The operation of this key, which `end_with_future` got, is done."""
+
+def end_awaited_at(tensor: Any, /) -> None:
+    """The functional collective whose result this is has been waited for."""
+
+def has_addresses() -> bool:
+    """Whether any functional collective is awaited."""
+
+def end_reductions() -> None:
+    """The backward pass has returned: what the reducer issued is done."""
+
+def end_unwaited() -> None:
+    """A step has ended: operations of the one before that nobody waited for end where they had been issued."""
+
+def end_all_operations() -> None:
+    """So do all of them."""
+
+def expect_transfer(tensor: Any, kind: int, microbatch: int, chunk: int, /) -> None:
+    """What the next send or receive of this tensor is."""
+
+def take_transfer(tensor: Any, is_send: bool, /) -> tuple[int, int, int] | None:
+    """That, once: kind, microbatch, chunk."""
+
+def clear_transfers() -> None: ...
+def set_forward(token: int, /) -> None:
+    """This thread's forward that awaits its backward; 0: none."""
+
+def forward() -> int: ...
+def forward_returned() -> None:
+    """Its module has returned, now."""
+
+def end_forward() -> None:
+    """Ends it now."""
+
+def close_forward(flags: int, /) -> None:
+    """Ends it where its module returned, unless that still runs."""
+
+def set_inside_model(is_inside: bool, /) -> None: ...
+def is_inside_model() -> bool:
+    """Whether an outermost model's call runs on this thread."""
+
 def is_sampled() -> bool:
     """Whether the current step's spans are recorded: what is costly to find out can be left out otherwise."""
 

@@ -1,25 +1,23 @@
 """What a send or receive is for: integrations that know tell the c10d hook here, ahead of the call.
 
 A pipeline schedule knows microbatch and chunk of a transfer but does not make it visible below; the hook sees a tensor
-and a peer. They meet at the tensor's memory.
+and a peer. They meet at the tensor's memory. Beyond 4,096 labels that nobody took the oldest go: a schedule has a few
+dozen transfers pending.
 
-Threading: any thread; plain dict operations, no lock (a forked child would inherit it locked).
+Threading: any thread. The table is csrc/bindings/collective_table.cc, where the hook looks it up.
 """
 
 from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+from smon_rt._backend import native
 from smon_rt.kinds import KIND_NAMES, KindName
 
 __all__ = ["Label", "clear", "expect", "take"]
 
-#: Labels nobody took; beyond it the oldest go. A schedule has a few dozen transfers pending.
-_MAX_PENDING = 4096
-_SENDS: tuple[KindName, ...] = ("forward_send", "backward_send")
-_RECVS: tuple[KindName, ...] = ("forward_recv", "backward_recv")
-#: kind → (its number, whether it is a send)
-_KINDS: dict[str, tuple[int, bool]] = {kind: (KIND_NAMES.index(kind), kind in _SENDS) for kind in (*_SENDS, *_RECVS)}
+_TRANSFERS: tuple[KindName, ...] = ("forward_send", "forward_recv", "backward_send", "backward_recv")
+_KINDS: dict[str, int] = {kind: KIND_NAMES.index(kind) for kind in _TRANSFERS}
 
 
 class Label(NamedTuple):
@@ -28,10 +26,6 @@ class Label(NamedTuple):
     kind: int
     microbatch: int
     chunk: int
-
-
-# (where the tensor's data is, whether it is sent) → labels, the first expected first
-_pending: dict[tuple[int, bool], list[Label]] = {}
 
 
 def expect(tensor: Any, kind: KindName, microbatch: int = -1, chunk: int = -1) -> None:
@@ -51,30 +45,16 @@ def expect(tensor: Any, kind: KindName, microbatch: int = -1, chunk: int = -1) -
     found = _KINDS.get(kind)
     if found is None:
         return
-    number, is_send = found
     try:
-        _pending.setdefault((_place(tensor), is_send), []).append(Label(number, microbatch, chunk))
-        if len(_pending) > _MAX_PENDING:
-            del _pending[next(iter(_pending))]
-    except Exception:  # two threads at once, or not a tensor: the transfer then has no microbatch
+        native.expect_transfer(tensor, found, microbatch, chunk)
+    except Exception:  # not an id: the transfer then has no microbatch
         return
 
 
 def take(tensor: Any, is_send: bool) -> Label | None:
     """The label that was expected for this transfer, once; None if there is none. For the hook."""
-    if not _pending:
-        return None
-    try:
-        place = (_place(tensor), is_send)
-        labels = _pending.get(place)
-        if not labels:
-            return None
-        label = labels.pop(0)
-        if not labels:
-            del _pending[place]
-    except Exception:
-        return None
-    return label
+    label = native.take_transfer(tensor, is_send)
+    return None if label is None else Label(*label)
 
 
 def clear() -> None:
@@ -82,13 +62,4 @@ def clear() -> None:
 
     For the end of a schedule's step, when all its transfers have been issued.
     """
-    _pending.clear()
-
-
-def _place(tensor: Any) -> int:
-    """Where its data is; its identity if it has none. A view made on the way keeps the address, not the identity."""
-    try:
-        address = int(tensor.data_ptr())
-    except Exception:  # a tensor without storage
-        address = 0
-    return address or id(tensor)
+    native.clear_transfers()

@@ -14,7 +14,6 @@ Threading: the job's own threads.
 from __future__ import annotations
 
 import sys
-import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -35,16 +34,6 @@ _DISCOVERY_CALLS = 32
 Call = Callable[..., Any]
 
 
-class _Running(threading.local):
-    """Of this thread: a module's call is one if no other is around it."""
-
-    is_inside = False
-    forward = 0
-    """Token of the forward that backward is awaited for."""
-    forward_end = 0
-    """When its module returned."""
-
-
 class _Counts:
     """Of the current step."""
 
@@ -57,7 +46,6 @@ class _Counts:
 #: Called when a backward pass has returned: whatever it reduces is reduced.
 on_backward_end: list[Callable[[], None]] = []
 
-_running = _Running()
 # When the autograd engine had computed all: ticks, 0 if nobody has noticed.
 _backward_end = 0
 _is_end_awaited = False
@@ -112,11 +100,11 @@ class Roots:
             self._module.__call__ = self._call
 
     def _wrapped(self, original: Call) -> Call:
-        is_compiling, root_call = self._is_compiling, self._root_call
+        is_compiling, root_call, is_inside = self._is_compiling, self._root_call, native.is_inside_model
 
         def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N807
             # First what torch.compile takes for a constant, so that it sees a plain call in what it compiles.
-            if is_compiling() or _running.is_inside or not switch.is_on:
+            if is_compiling() or is_inside() or not switch.is_on:
                 return original(self, *args, **kwargs)
             return root_call(original, self, args, kwargs)
 
@@ -131,25 +119,25 @@ class Roots:
                 token = _begin_eval() if is_eval else _begin_forward(module)
         except Exception as error:
             failed("torch.forward", error)
-        _running.is_inside = True
+        native.set_inside_model(True)
         # Not for the calls inside, which torch.compile may be looking at: what it has seen must stay as it was.
         self._end_discovery()
         try:
             result = original(module, *args, **kwargs)
         except BaseException:
             if token:
-                _running.forward = 0
+                native.set_forward(0)
                 native.abort(token)
             raise
         finally:
-            _running.is_inside = False
+            native.set_inside_model(False)
             if self._steps_left > 0 and self._calls_left > 0:
                 self._calls_left -= 1
                 self._begin_discovery()
         if is_eval:
             native.end(token)
         elif token:
-            _running.forward_end = native.ticks()
+            native.forward_returned()
         return result
 
     def _is_recorded(self, module: Any) -> bool:
@@ -177,31 +165,28 @@ class Roots:
 
 
 def _begin_forward(module: Any) -> int:
-    if _running.forward:
-        return _running.forward  # another part of the same microbatch's model
+    if forward := native.forward():
+        return forward  # another part of the same microbatch's model
     steps.begin_unless_explicit()
     if native.find_open(_COMPUTE):
         return 0
     gradients.forward_ran(module)
     token = native.begin(_FORWARD, _Counts.forwards, 0)
     _Counts.forwards += 1
-    _running.forward = token
+    native.set_forward(token)
     return token
 
 
 def _begin_eval() -> int:
-    close_forward()
+    native.close_forward(0)
     if native.find_open(_COMPUTE):
         return 0
     return native.begin(_EVAL, -1, -1, 0, 0, -1, 0, 0, 0, FORWARD_ONLY)
 
 
-def close_forward(flags: int = 0) -> None:
+def close_forward() -> None:
     """Something else begins: the forward that is still awaiting its backward ended when its module returned."""
-    token = _running.forward
-    if token and not _running.is_inside:
-        _running.forward = 0
-        native.end_at(token, _running.forward_end, HOST, flags)
+    native.close_forward(0)
 
 
 def backward(original: Call) -> Call:
@@ -230,8 +215,7 @@ def backward(original: Call) -> Call:
 def _begin_backward() -> int:
     global _is_end_awaited, _backward_end
     _is_end_awaited, _backward_end = False, 0
-    forward, _running.forward = _running.forward, 0
-    native.end(forward)
+    native.end_forward()
     microbatch = min(_Counts.backwards, max(_Counts.forwards - 1, 0))
     if native.find_open(_COMPUTE):
         return 0
@@ -265,5 +249,5 @@ def take_backward_end() -> int:
 
 def step_ended() -> None:
     """Counts of microbatches begin again."""
-    close_forward(FORWARD_ONLY)
+    native.close_forward(FORWARD_ONLY)
     _Counts.models = _Counts.forwards = _Counts.backwards = 0

@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+from smon_rt._backend import native
 from smon_rt.integrations.state import FALLBACK_HOOK, failed, switch
 from smon_rt.integrations.torch import collectives, gradients, groups
 
@@ -62,26 +63,33 @@ def _recorded(
     operation = collectives.Operation(name)
 
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:
-        begun = None
+        token = 0
         if switch.is_on:
             try:
                 tensors = _tensors(args, inputs_at) or ([] if outputs_at is None else _tensors(args, outputs_at))
                 peer = args[peer_at] if peer_at is not None and len(args) > peer_at else -1
                 frame = sys._getframe(1)
                 origin = gradients.origin_of(frame)
-                begun = collectives.begin(_group_of(self), operation, tensors, peer, origin, frame, flags=FALLBACK_HOOK)
+                token = collectives.begin(_group_of(self), operation, tensors, peer, origin, frame, FALLBACK_HOOK)
             except Exception as error:
                 failed("torch.c10d_fallback", error)
         try:
             work = original(self, *args, **kwargs)
         except BaseException:
-            collectives.abort(begun)
+            native.abort_operation(token)
             raise
-        if begun is not None:
-            collectives.issued(begun, work)
+        if token:
+            _issued(token, work)
         return work
 
     return call
+
+
+def _issued(token: int, work: Any) -> None:
+    try:
+        native.issue_operation(token, gradients.PYTHON, 0, False, work)
+    except Exception as error:
+        failed("torch.c10d_fallback", error)
 
 
 def _group_of(process_group: Any) -> groups.Group:

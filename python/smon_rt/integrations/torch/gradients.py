@@ -15,17 +15,34 @@ import sys
 import weakref
 from typing import Any, ClassVar
 
-__all__ = ["ENGINE", "FUNCTIONAL", "PYTHON", "are_reduced", "learn_files", "origin_of"]
+from smon_rt._backend import native
+
+__all__ = ["ENGINE", "FUNCTIONAL", "PYTHON", "are_gradients", "are_reduced", "learn_files", "origin_of"]
 
 #: Who issues an operation: C++ called by the autograd engine, the dispatcher, another C++, Python that waits itself.
 ENGINE, FUNCTIONAL, CPP, PYTHON = range(4)
 #: Frames between a hook in the backward pass and c10d: logging wrappers, the hook itself, its helpers.
 _MAX_FRAMES = 24
+#: After so many backward passes parameters are looked at again: a job may have added some.
+_LOOK_AGAIN = 256
 
 _origins: dict[str, int] = {}
 _engine_file = ""
 _function_file = ""
 _graph_task: Any = None
+
+
+class _Sizes:
+    """How many elements gradients, and flat copies of all of a model's, can have."""
+
+    def __init__(self, owners: list[list[int]]) -> None:
+        self._single = frozenset(size for sizes in owners for size in sizes)
+        # Of each owner: larger than its largest, and no larger than all of them. An unused one has no gradient.
+        self._flat = frozenset((max(sizes), sum(sizes)) for sizes in owners if sizes)
+
+    def may_be(self, size: int) -> bool:
+        """False: a tensor of so many elements is neither."""
+        return size in self._single or any(largest < size <= total for largest, total in self._flat)
 
 
 class _Seen:
@@ -38,6 +55,8 @@ class _Seen:
     addresses: frozenset[int] | None = None
     totals: frozenset[int] = frozenset()
     """Elements of all gradients of a model, or an optimizer: those of a flat copy."""
+    sizes: _Sizes | None = None
+    backwards = 0
 
 
 def learn_files() -> None:
@@ -55,6 +74,7 @@ def learn_files() -> None:
     _engine_file = sys.modules["torch.autograd.graph"].__file__ or ""
     _function_file = sys.modules["torch.autograd.function"].__file__ or ""
     _graph_task = getattr(sys.modules["torch"]._C, "_current_graph_task_id", None)
+    native.learn_files(_origins, _engine_file, _function_file)
 
 
 def origin_of(frame: Any) -> int:
@@ -75,7 +95,7 @@ def are_reduced(origin: int, frame: Any, tensors: list[Any]) -> bool:
         if origin == ENGINE:
             return True
         return origin == PYTHON and _is_called_by_hook(frame)
-    return _Seen.must_look and origin == PYTHON and _are_gradients(tensors)
+    return _Seen.must_look and origin == PYTHON and are_gradients(tensors)
 
 
 def _is_called_by_hook(frame: Any) -> bool:
@@ -91,34 +111,55 @@ def _is_called_by_hook(frame: Any) -> bool:
     return False
 
 
-def _are_gradients(tensors: list[Any]) -> bool:
+def are_gradients(tensors: list[Any]) -> bool:
+    """Whether these are gradients, or a flat copy of all of a model's; asked between backward and optimizer only."""
+    if _Seen.sizes is None:
+        _Seen.sizes = _Sizes([[p.numel() for p in parameters] for parameters in _parameters()])
+    tensors = [tensor for tensor in tensors if _Seen.sizes.may_be(tensor.numel())]
+    if not tensors:
+        return False  # as the activations of tensor parallelism, between the backward passes of a pipeline
     if _Seen.addresses is None:
         _find_gradients()
     addresses = _Seen.addresses or frozenset()
     return any(t.data_ptr() in addresses or t.numel() in _Seen.totals for t in tensors)
 
 
-def _find_gradients() -> None:
-    """Once a step, and only in jobs that reduce after the backward pass by themselves."""
+def _parameters() -> list[list[Any]]:
+    """Of each model that ran, and each optimizer that stepped."""
     owners = [list(module.parameters()) for module in list(_Seen.modules)]
-    owners += [[p for group in one.param_groups for p in group["params"]] for one in list(_Seen.optimizers)]
-    gradients = [[p.grad for p in parameters if p.grad is not None] for parameters in owners]
+    return owners + [[p for group in one.param_groups for p in group["params"]] for one in list(_Seen.optimizers)]
+
+
+def _find_gradients() -> None:
+    """Once a backward pass, and only in jobs that reduce after it by themselves."""
+    gradients = [[p.grad for p in parameters if p.grad is not None] for parameters in _parameters()]
     _Seen.addresses = frozenset(gradient.data_ptr() for those in gradients for gradient in those)
     _Seen.totals = frozenset(sum(gradient.numel() for gradient in those) for those in gradients if those)
 
 
 def backward_ended() -> None:
     """Gradients are there now."""
-    _Seen.must_look = True
     _Seen.addresses = None
+    _Seen.backwards += 1
+    if _Seen.backwards % _LOOK_AGAIN == 0:
+        _Seen.sizes = None
+    if not _Seen.must_look:
+        _Seen.must_look = True
+        native.set_must_look(True)
 
 
 def optimizer_stepped(optimizer: Any) -> None:
     """Gradients have been used."""
-    _Seen.must_look = False
-    _Seen.optimizers.add(optimizer)
+    if _Seen.must_look:
+        _Seen.must_look = False
+        native.set_must_look(False)
+    if optimizer not in _Seen.optimizers:
+        _Seen.optimizers.add(optimizer)
+        _Seen.sizes = None
 
 
 def forward_ran(module: Any) -> None:
     """A model whose parameters have gradients."""
-    _Seen.modules.add(module)
+    if module not in _Seen.modules:
+        _Seen.modules.add(module)
+        _Seen.sizes = None

@@ -15,7 +15,7 @@ __all__ = ["Group", "all_known", "describe", "existing", "known"]
 class Group:
     """What hooks know of one process group. Holds no reference to it: the group holds its hooks."""
 
-    __slots__ = ("comm_id", "description", "dimension", "issued", "members", "name", "rank", "recording")
+    __slots__ = ("comm_id", "description", "dimension", "members", "name", "rank", "recording")
 
     def __init__(self, name: str, description: str, rank: int, members: list[int]) -> None:
         self.name = name
@@ -25,8 +25,6 @@ class Group:
         self.members = members
         self.comm_id = 0
         self.recording = 0
-        # op_id → what the pre-hook began, for the post-hook
-        self.issued: dict[int, Any] = {}
 
     def register(self) -> int:
         """The number of this communicator in the running recording. Slow, so only at its first op."""

@@ -82,7 +82,8 @@ def detach() -> None:
 
 
 def say_facts() -> None:
-    """Which hooks there are, for the header of a trace."""
+    """A recording begins: which hooks there are, for its header."""
+    collectives.started()
     for key, reason in _Attached.facts.items():
         native.set_fact(key, reason)
 
@@ -163,7 +164,8 @@ def _attach_c10d() -> str:
         return reason or "process groups of this torch take no hooks: their methods are wrapped instead"
     if "hook_id" not in str(owner.register_pre_hook.__doc__):
         return "ProcessGroup.register_pre_hook takes other arguments"
-    collectives.learn_names(names)
+    if reason := collectives.learn_torch(sys.modules["torch._C._distributed_c10d"]):
+        return reason
     expected = ("group_size", "group_rank", "global_ranks_in_group")
     reason = _Attached.patches.wrap(c10d, "_new_process_group_helper", expected, _watch_new_groups)
     for process_group, ranks in groups.existing():
@@ -212,7 +214,7 @@ def _attach_wait() -> str:
         return "this torch has no torch.distributed"
     if "wait(self" not in str(work.wait.__doc__):
         return "Work.wait takes other arguments"
-    _replace(work, "wait", collectives.wait(work.wait))
+    _replace(work, "wait", native.recorded_wait(work.wait))
     return ""
 
 
@@ -275,6 +277,6 @@ _STATE_HOOKS: tuple[tuple[list[Callable[[], None]], Callable[[], None]], ...] = 
     (state.on_step_end, _step_ended),
     (state.on_stop, _stopping),
     (steps.on_other_work, compute.close_forward),
-    (compute.on_backward_end, collectives.backward_ended),
+    (compute.on_backward_end, native.end_reductions),
     (compute.on_backward_end, gradients.backward_ended),
 )

@@ -1,0 +1,82 @@
+#pragma once
+
+#include <Python.h>
+
+#include <cstdint>
+#include <vector>
+
+#include "api/smon_rt.h"
+
+// Operations of process groups that are under way, from their issue to the return of the wait for them, and what is
+// known ahead of transfers. The hooks of integrations/torch/collectives.py fill it; docs/torch.md says what ends what.
+//
+// Threading: any thread that may call Python. One lock, held over plain memory and calls of smon_rt.h alone: never
+// while Python code could run, which might come back here.
+
+namespace smon_rt::bindings {
+
+/// Who issues an operation: C++ called by the autograd engine, the dispatcher, another C++, Python that waits itself.
+/// The numbers of gradients.py.
+enum class Origin : std::uint8_t { kEngine, kFunctional, kCpp, kPython };
+
+/// An operation whose span is open.
+struct Begun {
+  smon_token token = 0;
+  std::uintptr_t address = 0;  // where the result of a functional collective lies
+  Origin origin = Origin::kPython;
+  bool is_on_cpu = false;
+};
+
+/// What a transfer is for: the kind, and the ids of the local compute that it serves.
+struct Label {
+  int kind;
+  std::int16_t microbatch;
+  std::int16_t chunk;
+};
+
+/// Begins the span of an operation of this thread. 0: none of its own. A span of communication that someone else has
+/// opened around the call is this operation, and only gets the ids.
+smon_token begin_operation(int kind, const smon_span_ids& ids);
+
+/// Between the hooks of torch, which name an operation of a group by a number.
+void keep_issued(const void* group, std::uint64_t op_id, const Begun& begun);
+/// Of the operation that has now been issued; a token of 0: none was begun.
+Begun take_issued(const void* group, std::uint64_t op_id);
+bool has_issued();
+
+/// Has the span of an operation end with the wait for its work: found by `key`, the work's address, which is its own as
+/// long as `reference` lives. Steals the reference, which may be nullptr. What had the same key, and the oldest if
+/// there are too many, end where they had been issued.
+void await(std::uintptr_t key, const Begun& begun, PyObject* reference);
+/// A key for a work that is not found by its address.
+std::uintptr_t make_key();
+/// Token of the operation of that key, which is the caller's from here on; 0: there is none.
+smon_token take_awaited(std::uintptr_t key);
+/// Of the functional collective whose result lies there.
+smon_token take_awaited_at(std::uintptr_t address);
+bool has_addresses();
+/// The work that this reference was of is gone: nobody can wait for it any more.
+void end_dropped(const PyObject* reference);
+
+/// Ends, or aborts, the span of an operation that was taken.
+void end_operation(smon_token token, smon_time_source source, std::uint16_t flags);
+void abort_operation(smon_token token);
+
+/// The backward pass has returned: the reducer has waited for all that it issued.
+void end_reductions();
+/// At a step's end: operations of the step before that nobody waited for end where they had been issued.
+void end_unwaited();
+/// Before recording stops: all of them.
+void end_all_operations();
+
+/// What the next transfer of the tensor at this place is; used up by it.
+void expect_transfer(std::uintptr_t place, bool is_send, const Label& label);
+bool take_transfer(std::uintptr_t place, bool is_send, Label& label);
+bool has_transfers();
+void clear_transfers();
+
+/// Keeps the work of this thread until its next one, or the step's end: its caller must get the same object. `work` may
+/// be nullptr.
+void keep_last_work(PyObject* work);
+
+}  // namespace smon_rt::bindings

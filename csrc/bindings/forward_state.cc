@@ -1,0 +1,82 @@
+// What integrations/torch/compute.py remembers of each thread. Here, because each collective looks at it.
+
+#include "bindings/forward_state.h"
+
+#include <Python.h>
+
+#include <utility>
+
+#include "bindings/runtime_arguments.h"
+#include "bindings/runtime_calls.h"
+
+namespace smon_rt::bindings {
+
+namespace {
+
+struct ForwardState {
+  smon_token token = 0;        // of the forward that backward is awaited for
+  std::int64_t end_ticks = 0;  // when its module returned
+  bool is_inside = false;      // a module's call is one if no other is around it
+};
+thread_local ForwardState t_forward;
+
+PyObject* set_forward(PyObject*, PyObject* object) {
+  smon_token token;
+  if (!parse_token("set_forward", object, token)) return nullptr;
+  t_forward.token = token;
+  Py_RETURN_NONE;
+}
+
+PyObject* forward(PyObject*, PyObject*) {
+  return PyLong_FromUnsignedLongLong(t_forward.token);
+}
+
+PyObject* end_forward(PyObject*, PyObject*) {
+  smon_end(std::exchange(t_forward.token, 0));
+  Py_RETURN_NONE;
+}
+
+PyObject* forward_returned(PyObject*, PyObject*) {
+  t_forward.end_ticks = smon_ticks();
+  Py_RETURN_NONE;
+}
+
+PyObject* set_inside_model(PyObject*, PyObject* object) {
+  t_forward.is_inside = object == Py_True;
+  Py_RETURN_NONE;
+}
+
+PyObject* is_inside_model(PyObject*, PyObject*) {
+  return PyBool_FromLong(t_forward.is_inside ? 1 : 0);
+}
+
+PyObject* close_forward_call(PyObject*, PyObject* object) {
+  const long flags = PyLong_AsLong(object);
+  if (flags == -1 && PyErr_Occurred() != nullptr) return nullptr;
+  close_forward(static_cast<std::uint16_t>(flags));
+  Py_RETURN_NONE;
+}
+
+PyMethodDef g_calls[] = {
+    {"set_forward", &set_forward, METH_O, "Token of the forward that awaits its backward on this thread; 0: none."},
+    {"forward", &forward, METH_NOARGS, "That token."},
+    {"end_forward", &end_forward, METH_NOARGS, "Ends it now."},
+    {"forward_returned", &forward_returned, METH_NOARGS, "Its module has returned."},
+    {"set_inside_model", &set_inside_model, METH_O, "Whether a model's call runs on this thread."},
+    {"is_inside_model", &is_inside_model, METH_NOARGS, "Whether one does."},
+    {"close_forward", &close_forward_call, METH_O, "Ends it where its module returned, with these flags."},
+    {nullptr, nullptr, 0, nullptr},
+};
+
+}  // namespace
+
+void close_forward(std::uint16_t flags) {
+  if (t_forward.token == 0 || t_forward.is_inside) return;
+  smon_end_at(std::exchange(t_forward.token, 0), t_forward.end_ticks, SMON_TIME_HOST, flags);
+}
+
+PyMethodDef* forward_calls() {
+  return g_calls;
+}
+
+}  // namespace smon_rt::bindings
