@@ -29,6 +29,12 @@ print(analyze(sys.argv[1]).verdict.sentence)
 """
 #: More than this takes longer to read and replay than anyone waits for at an exit.
 _MAX_BYTES = 64 << 20
+#: Whoever recorded for longer meant to record something.
+_NOT_JUST_TRIED_S = 10.0
+_NO_STEP = (
+    "smon_rt: warning: no step was recorded (spans: {:,}), and without steps nothing can be analysed: "
+    "put each step into `with smon_rt.step(k):`\n"
+)
 #: Of torchrun's and our own variables; the child is no rank of the job, and records nothing.
 _NOT_FOR_CHILD = ("SMON_RT_", "RANK", "WORLD_SIZE", "LOCAL_", "GROUP_", "ROLE_", "TORCHELASTIC_", "MASTER_")
 
@@ -65,7 +71,7 @@ def _at_exit() -> None:
 
 
 def say_closing_line(limit_s: float | None = None) -> None:
-    """Says the line, if this is rank 0, steps were recorded into a file, and SMON_RT_LOG asks for warnings.
+    """Says the line, if this is rank 0, there is a file, and SMON_RT_LOG asks for warnings; without steps, what to do.
 
     Args:
         limit_s: how long the verdict may take; 0: it is left to the command; None: as SMON_RT_VERDICT_WITHIN_S says.
@@ -76,10 +82,16 @@ def say_closing_line(limit_s: float | None = None) -> None:
     with contextlib.suppress(Exception):  # an exit must not fail for the sake of a line
         status = native.status()
         directory, name = os.path.split(status["file_path"])
-        if status["steps"] and not status["file_error"] and name.startswith("rank-00000."):
+        if status["file_error"] or not name.startswith("rank-00000."):
+            return
+        elapsed_s = time.monotonic() - started_s
+        if not status["steps"]:
+            if status["recorded_spans"] or elapsed_s > _NOT_JUST_TRIED_S:
+                write_line(_NO_STEP.format(status["recorded_spans"]))
+        else:
             limit_s = verdict_within_s() if limit_s is None else limit_s
             sentence = _verdict(directory, limit_s) if limit_s > 0 and _is_all_here(directory) else None
-            write_line(closing_line(status, time.monotonic() - started_s, directory, sentence))
+            write_line(closing_line(status, elapsed_s, directory, sentence))
 
 
 def closing_line(status: dict[str, object], elapsed_s: float, directory: str, sentence: str | None) -> str:

@@ -50,6 +50,14 @@ def test_a_job_that_has_recorded_nothing_says_nothing(job: RecordedJob) -> None:
     assert job.run("assert smon_rt.start()\nwith smon_rt.step(0): pass").stderr == ""
 
 
+def test_spans_without_a_step_say_what_to_do(job: RecordedJob) -> None:
+    stderr = job.run("assert smon_rt.start(DIR)\nwith smon_rt.span('forward_compute'): pass").stderr
+    assert stderr == (
+        "smon_rt: warning: no step was recorded (spans: 1), and without steps nothing can be analysed: "
+        "put each step into `with smon_rt.step(k):`\n"
+    )
+
+
 def test_a_forked_child_says_nothing(job: RecordedJob) -> None:
     program = _LOOP + "child = os.fork()\nif child == 0: sys.exit(0)\nassert os.waitpid(child, 0)[1] == 0"
     # Python 3.12 warns of a fork beside threads, before.
