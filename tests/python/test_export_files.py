@@ -80,7 +80,8 @@ def test_what_is_missing_is_said_and_the_rest_written(tmp_path: Path, capsys: py
     assert captured.err.splitlines() == [
         "smon: dropped while recording: gc 1,234",
         "smon: missing: ranks 1, 3: no files (2 of 4 ranks)",
-        "smon: missing: rank 2: its file was not closed: its process was killed, or still records",
+        "smon: missing: rank 2: its file was not closed: its process was killed, could not write on (a full "
+        "disk?), or still records",
     ]
 
 

@@ -231,7 +231,7 @@ def incomplete_reasons(trace: RankTrace) -> list[str]:
     words = {
         "cut": "its file is cut",
         "killed": "its process was killed",
-        "open": "its file was not closed: its process was killed, or still records",
+        "open": "its file was not closed: its process was killed, could not write on (a full disk?), or still records",
     }
     reasons = [f"rank {trace.rank}: {words[state]}"] if state in words else []
     damage = [part for part in trace.damage if not (trace.is_cut and part.what.startswith("cut"))]
