@@ -1,5 +1,6 @@
 #include "api/session.h"
 
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -13,6 +14,7 @@
 #include "base/process_state.h"
 #include "record/background_thread.h"
 #include "record/leftovers.h"
+#include "record/stale_snapshots.h"
 
 namespace smon_rt {
 namespace {
@@ -118,6 +120,14 @@ Result<void> Session::set_up(const SessionOptions& options) {
   }
   const LeftoverCounts merged = merge_leftovers(kArenaDirectory, recorder_->arena().path());
   if (!merged.problem.empty() && warning_.empty()) warning_ = merged.problem;
+  if (!sink_->file().is_on()) return {};
+  StaleSnapshotOptions snapshots;
+  snapshots.trace_directory = trace_dir_;
+  snapshots.rank = identity_.rank;
+  snapshots.arena_directory = kArenaDirectory;
+  struct stat status{};  // of the file just made
+  snapshots.now_s = ::stat(sink_->file().path().c_str(), &status) == 0 ? status.st_mtime : ::time(nullptr);
+  remove_stale_snapshots(snapshots);
   return {};
 }
 

@@ -12,6 +12,11 @@ namespace {
 
 constexpr std::int64_t kMaxStep = 0xffff'ffff;
 
+/// One more, by whoever alone may write it: of threads that end steps, the one that is_stepping_ lets in.
+void count_alone(std::atomic<std::uint64_t>& counter) noexcept {
+  counter.store(counter.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
+}
+
 }  // namespace
 
 void Recorder::step_begin(std::int64_t step) noexcept {
@@ -63,10 +68,10 @@ void Recorder::finish_step(std::int64_t now_ticks) noexcept {
   if (must_forget) return;
   open_step_.end_ticks = now_ticks;
   if (!step_log_.push(open_step_)) drop(Kind::kStep);
-  steps_.fetch_add(1, std::memory_order_relaxed);
-  header().finished_steps.fetch_add(1, std::memory_order_relaxed);
+  count_alone(steps_);
+  count_alone(header().finished_steps);
   if (!open_step_.is_sampled) return;
-  sampled_steps_.fetch_add(1, std::memory_order_relaxed);
+  count_alone(sampled_steps_);
   Span span;
   span.start = open_step_.start_ticks;
   span.end = now_ticks;

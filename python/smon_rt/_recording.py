@@ -192,26 +192,13 @@ def stop(*, closing_line: bool = True, verdict_within_s: float | None = None) ->
     return result == native.OK
 
 
-class Step:
-    """What `step` gives: the step begins with the `with` block and ends with it."""
-
-    __slots__ = ("_number",)
-
-    def __init__(self, number: int | None) -> None:
-        self._number = number
-
-    def __enter__(self) -> Step:
-        hooks.switch.is_stepped_by_script = True
-        if _State.must_discover:
-            _discover_layout()
-        native.step_begin(self._number)
-        return self
-
-    def __exit__(self, *_exception: object) -> None:
-        hooks.end_step()
+# Looked up once: a step is left as often as it is entered.
+_step_begin = native.step_begin
+_end_step = hooks.end_step
+_switch = hooks.switch
 
 
-def step(k: int | None = None) -> Step:
+class step:  # noqa: N801, a call as `span` is
     """The step that spans belong to from here on; without a number it is counted.
 
     Every step's wall time is recorded, and, where the step is sampled, its spans.
@@ -222,7 +209,21 @@ def step(k: int | None = None) -> Step:
         ...     with smon_rt.step(k), smon_rt.span("forward_compute", microbatch=0):
         ...         pass
     """
-    return Step(k)
+
+    __slots__ = ("_number",)
+
+    def __init__(self, k: int | None = None) -> None:
+        self._number = k
+
+    def __enter__(self) -> step:
+        if _State.must_discover or not _switch.is_stepped_by_script:
+            _switch.is_stepped_by_script = True
+            _discover_layout()
+        _step_begin(self._number)
+        return self
+
+    def __exit__(self, _type: object, _value: object, _traceback: object) -> None:
+        _end_step()
 
 
 def _discover_layout() -> None:

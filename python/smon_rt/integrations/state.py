@@ -57,7 +57,8 @@ def begin_counted_step() -> None:
 def end_step() -> None:
     """The step ends, and with it what hooks still hold of it. Never raises."""
     native.step_end()
-    call_all(on_step_end, "step_end")
+    if on_step_end:
+        call_all(on_step_end, "step_end")
 
 
 def call_all(hooks: list[Callable[[], None]], where: str) -> None:

@@ -101,10 +101,11 @@ class RankBuilder:
         rows = list(zip(*self._step_rows, strict=True)) or [()] * 5
         step, start_ns, duration_ns = (np.array(column, np.int64) for column in rows[:3])
         is_sampled, is_warmup = (np.array(column, np.bool_) for column in rows[3:])
-        columns = step, start_ns, duration_ns, is_sampled, is_warmup
         is_new = first_of_each(step, start_ns)
         trace.repeated_step_count = int(np.count_nonzero(~is_new))
-        trace.steps = StepColumns(*(column[is_new] for column in columns))
+        trace.steps = StepColumns(
+            step[is_new], start_ns[is_new], duration_ns[is_new], is_sampled[is_new], is_warmup[is_new]
+        )
         clocks = list(zip(*self._clock_rows, strict=True)) or [()] * 4
         trace.clocks = ClockColumns(*(np.array(column, np.int64) for column in clocks))
         return trace

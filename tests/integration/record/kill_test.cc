@@ -125,6 +125,24 @@ TEST_F(RecordKillTest, AWorkerThatOutlivesItsParentHoldsNothing) {
   ::kill(worker, SIGKILL);
 }
 
+TEST_F(RecordKillTest, ASnapshotThatItLeftIsRemovedByTheNextStartOfTheRank) {
+  for (const char* end : {"_exit:3", "abort"}) {
+    RecordProcess process({start(",rank=2"), "steps:5", "wait", end});
+    ASSERT_EQ(process.read_line_with("ready"), "ready");
+    ASSERT_TRUE(becomes_true([&] { return read_traces(directory_, ".live").files == 1; }));
+    process.go_on();
+    process.wait();
+    EXPECT_EQ(read_traces(directory_, ".live").files, 1u) << end;
+    RecordProcess other({start(",rank=1"), "_exit:0"});
+    EXPECT_EQ(other.exit_code(), 0);
+    EXPECT_TRUE(std::filesystem::exists(directory_ / ("rank-00002." + run_id_ + "-0.live"))) << "of another rank";
+    RecordProcess next({start(",rank=2"), "stop"});
+    EXPECT_EQ(next.exit_code(), 0);
+    EXPECT_FALSE(std::filesystem::exists(directory_ / ("rank-00002." + run_id_ + "-0.live"))) << end;
+    for (const auto& entry : std::filesystem::directory_iterator(directory_)) std::filesystem::remove(entry.path());
+  }
+}
+
 TEST_F(RecordKillTest, AHalfWrittenPacketIsCutOffBeforeTheMerge) {
   {
     RecordProcess process({start(",attempt=0"), "steps:10", "sync", "spans:50", "wait"});
