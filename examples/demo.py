@@ -54,7 +54,7 @@ def main() -> int:
 
 
 def say(message: str) -> None:
-    print(f"demo: {message}", flush=True)
+    print(f"{Path(sys.argv[0]).stem}: {message}", flush=True)
 
 
 def calibrate() -> float:

@@ -52,29 +52,41 @@ DEFAULTS = {"dir": "traces", "schedule": "1F1B", "pp": 2, "layers": 4, "microbat
 parser = argparse.ArgumentParser()
 for name, default in (DEFAULTS | {"layer-ms": 4.0, "slow-rank": -1, "slow-factor": 1.6}).items():
     parser.add_argument(f"--{name}", type=type(default), default=default)
-args = parser.parse_args()
 
-torch.set_num_threads(1)
-dist.init_process_group("gloo")
-mesh = dist.init_device_mesh("cpu", (dist.get_world_size() // args.pp, args.pp), mesh_dim_names=("dp", "pp"))
-smon_rt.start(args.dir, sample_ratio=1.0)  # the one line
 
-kind, pp_rank, dp_rank = get_schedule_class(args.schedule), mesh.get_local_rank("pp"), mesh.get_local_rank("dp")
-layer_s = args.layer_ms / 1000 * (args.slow_factor if dist.get_rank() == args.slow_rank else 1)
-count, stages = args.pp * (2 if issubclass(kind, PipelineScheduleMulti) else 1), []
-for index in range(pp_rank, count, args.pp):
-    part = Part(index, count, args.layers // count, layer_s)
-    part = DistributedDataParallel(part, device_mesh=mesh["dp"], find_unused_parameters=args.schedule != "1F1B")
-    stages.append(PipelineStage(part, index, count, torch.device("cpu"), group=mesh.get_group("pp")))
-schedule = kind(stages if count > args.pp else stages[0], args.microbatches, loss_fn=torch.nn.functional.cross_entropy)
-optimizer = torch.optim.Adam([p for stage in stages for p in stage.submod.parameters()], lr=3e-3)
-batches = torch.Generator().manual_seed(dp_rank)
-for step in range(args.steps):
-    tokens = (torch.randint(VOCABULARY, (BATCH, 1), generator=batches) + torch.arange(LENGTH + 1)) % VOCABULARY
-    losses = []
-    optimizer.zero_grad()
-    schedule.step(*[tokens[:, :-1]] * (pp_rank == 0), target=tokens[:, 1:], losses=losses)
-    optimizer.step()
-    if losses and dp_rank == 0 and step % 10 == 9:
-        print(f"step {step + 1} of {args.steps}: loss {torch.stack(losses).mean():.3f}", flush=True)
-dist.destroy_process_group()
+def batches(dp_rank, count):
+    random = torch.Generator().manual_seed(dp_rank)
+    for _ in range(count):
+        yield (torch.randint(VOCABULARY, (BATCH, 1), generator=random) + torch.arange(LENGTH + 1)) % VOCABULARY
+
+
+def train(args, plant=lambda parts, steps: steps):
+    """`plant` gets this rank's parts of the model and its batches, one a step: examples/faults.py makes them slow."""
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo")
+    mesh = dist.init_device_mesh("cpu", (dist.get_world_size() // args.pp, args.pp), mesh_dim_names=("dp", "pp"))
+    smon_rt.start(args.dir, sample_ratio=1.0)  # the one line
+
+    kind, pp_rank, dp_rank = get_schedule_class(args.schedule), mesh.get_local_rank("pp"), mesh.get_local_rank("dp")
+    layer_s = args.layer_ms / 1000 * (args.slow_factor if dist.get_rank() == args.slow_rank else 1)
+    count, parts, stages = args.pp * (2 if issubclass(kind, PipelineScheduleMulti) else 1), [], []
+    for index in range(pp_rank, count, args.pp):
+        parts.append(Part(index, count, args.layers // count, layer_s))
+        unused = args.schedule != "1F1B"
+        part = DistributedDataParallel(parts[-1], device_mesh=mesh["dp"], find_unused_parameters=unused)
+        stages.append(PipelineStage(part, index, count, torch.device("cpu"), group=mesh.get_group("pp")))
+    loss_fn = torch.nn.functional.cross_entropy
+    schedule = kind(stages if count > args.pp else stages[0], args.microbatches, loss_fn=loss_fn)
+    optimizer = torch.optim.Adam([p for stage in stages for p in stage.submod.parameters()], lr=3e-3)
+    for step, tokens in enumerate(plant(parts, batches(dp_rank, args.steps))):
+        losses = []
+        optimizer.zero_grad()
+        schedule.step(*[tokens[:, :-1]] * (pp_rank == 0), target=tokens[:, 1:], losses=losses)
+        optimizer.step()
+        if losses and dp_rank == 0 and step % 10 == 9:
+            print(f"step {step + 1} of {args.steps}: loss {torch.stack(losses).mean():.3f}", flush=True)
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    train(parser.parse_args())

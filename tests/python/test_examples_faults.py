@@ -1,0 +1,102 @@
+"""examples/faults.py: what is planted in real jobs of four processes is what the verdict names.
+
+Late data and long sequences are planted and recorded here too; the verdict does not name them yet.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("torch", reason="the examples need torch")
+
+from smon_rt.analysis import Report, analyze
+from smon_rt.trace import RankTrace
+from tests.python.example_jobs import EXAMPLES, rows, run_jobs, traces_in
+
+pytestmark = pytest.mark.slow
+STEPS, LAYER_MS = 16, 10
+#: Fault → cause, and where.
+NAMED: dict[str, tuple[str, dict[str, int]]] = {
+    "slow_worker": ("worker", {"rank": 2, "dp_rank": 1, "stage": 0}),
+    "slow_stage": ("stage", {"stage": 1}),
+    "gc": ("gc", {}),
+    "slow_link": ("pp_communication", {}),
+}
+RECORDED = ("data_stall", "long_sequences")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Traces of a short run with each fault."""
+    folder = tmp_path_factory.mktemp("faults")
+    faults = [*NAMED, *RECORDED]
+    for some in (faults[::2], faults[1::2]):  # each within the deadline, also on a busy machine
+        run_jobs([faulty(folder / fault, fault) for fault in some])
+    return folder
+
+
+def faulty(folder: Path, fault: str) -> dict[str, Any]:
+    folder.mkdir()
+    arguments = [str(folder), f"--fault={fault}", f"--steps={STEPS}", f"--layer-ms={LAYER_MS}"]
+    return {"script": str(EXAMPLES / "faults.py"), "arguments": arguments, "ranks": 4}
+
+
+@pytest.mark.parametrize("fault", NAMED)
+def test_the_verdict_names_what_was_planted(folder: Path, fault: str) -> None:
+    cause, where = NAMED[fault]
+    report: Report = analyze(folder / fault / "traces")
+    assert report.verdict.cause == cause, report.verdict.text
+    assert {name: getattr(report.verdict.where, name) for name in where} == where
+    assert report.verdict.text.endswith("host time only")
+
+
+def test_a_stalled_loader_is_recorded_on_its_rank_alone(folder: Path) -> None:
+    for trace in traces_in(folder / "data_stall" / "traces"):
+        loads = trace.spans.duration_ns[rows(trace, "data_loading")]
+        assert len(loads) >= STEPS
+        stalls = int((loads >= 8 * LAYER_MS * 1_000_000).sum())
+        assert (stalls > 3) == (trace.rank == 0)
+        assert stalls < STEPS
+
+
+def test_long_sequences_are_long_on_both_stages_and_in_both_passes(folder: Path) -> None:
+    traces = traces_in(folder / "long_sequences" / "traces")
+    for pipeline in (traces[:2], traces[2:]):
+        forwards, backwards = (np.array([durations(trace, f"{way}_compute") for trace in pipeline]) for way in
+                               ("forward", "backward"))  # fmt: skip
+        assert forwards.shape == backwards.shape == (2, STEPS - 1, 4)
+        # Ranks, not values: what else this machine does makes single ones long.
+        assert rank_correlation(forwards[0], forwards[1]) > 0.7
+        assert rank_correlation(forwards[0], backwards[0]) > 0.7
+        assert np.percentile(forwards, 80) > 1.5 * np.percentile(forwards, 20)
+
+
+def durations(trace: RankTrace, kind: str) -> list[list[int]]:
+    """By step, without the first, and microbatch."""
+    found = []
+    for step in range(1, STEPS):
+        chosen = rows(trace, kind, step=step)
+        order = np.argsort(trace.spans.microbatch[chosen])
+        found.append(trace.spans.duration_ns[chosen[order]].tolist())
+    return found
+
+
+def rank_correlation(first: np.ndarray, second: np.ndarray) -> float:
+    ranks = [np.argsort(np.argsort(values.ravel())) for values in (first, second)]
+    return float(np.corrcoef(ranks[0], ranks[1])[0, 1])
+
+
+@pytest.mark.parametrize(
+    "options", [("--fault=other",), (), ("--fault=gc", "--steps=2"), ("--fault=gc", "--layer-ms=0")]
+)
+def test_nonsense_is_one_line_and_exit_2(options: tuple[str, ...], tmp_path: Path) -> None:
+    command = [sys.executable, str(EXAMPLES / "faults.py"), str(tmp_path / "out"), *options]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout, len(done.stderr.strip().splitlines())) == (2, "", 1)
+    assert not (tmp_path / "out").exists()
