@@ -5,6 +5,7 @@
 #include <iterator>
 #include <utility>
 
+#include "analysis/host_gaps.h"
 #include "analysis/id_graph.h"
 #include "analysis/id_lanes.h"
 #include "analysis/lane_table.h"
@@ -88,12 +89,25 @@ void contribute(const WhatIf& what_if, const AnalyzeOptions& options, ReplayCoun
   result.removals = removals(what_if, result.worst_worker, result.worst_stage, counter, host_removal_of(options));
 }
 
+double worst_error(const std::vector<double>& ratios) {
+  double worst = 0;
+  for (double ratio : ratios) worst = std::max(worst, std::abs(ratio - 1));
+  return worst;
+}
+
+// Replays the job with nothing but the host's gaps.
+void explain(const WhatIf& what_if, const LaneBuffer& gaps, Analysis& result) {
+  if (gaps.size() == 0) return;
+  const std::vector<double> explained_ns = what_if.simulator().replay(what_if.nodelay_with(gaps)).last;
+  result.fidelity.knows_unexplained = true;
+  result.fidelity.unexplained_error_mean = std::abs(mean(result.base_step_ns) / mean(explained_ns) - 1);
+  result.fidelity.unexplained_error_worst = worst_error(ratios(result.base_step_ns, explained_ns));
+}
+
 Fidelity fidelity_of(const Analysis& result, const OpTiming& timing, const TimingRules& timing_rules) {
-  Fidelity fidelity;
+  Fidelity fidelity = result.fidelity;
   fidelity.simulation_error_mean = std::abs(result.launch_slowdown - 1);
-  for (double ratio : result.launch_slowdown_by_step) {
-    fidelity.simulation_error_worst = std::max(fidelity.simulation_error_worst, std::abs(ratio - 1));
-  }
+  fidelity.simulation_error_worst = worst_error(result.launch_slowdown_by_step);
   fidelity.early_start_count = timing.early_start_count;
   fidelity.worst_early_start_ns = timing.worst_early_start_ns;
   fidelity.negative_transfer_count = timing.negative_transfer_count;
@@ -127,7 +141,7 @@ Result<OpTiming> measure_by_reference(const OpColumns& columns, const JobLayout&
 }
 
 Result<OpTiming> measure_by_ids(const OpColumns& columns, const JobLayout& layout, const TimingRules& timing_rules,
-                                OpGraph& graph, Analysis& result) {
+                                OpGraph& graph, LaneBuffer& gaps, Analysis& result) {
   auto lanes = build_id_lanes(columns, layout);
   if (!lanes) return lanes.error();
   auto built = build_graph(*lanes, timing_rules.clock_tolerance_ns);
@@ -137,16 +151,17 @@ Result<OpTiming> measure_by_ids(const OpColumns& columns, const JobLayout& layou
   take_lanes(lanes->table, result);
   result.left_out_steps = std::move(lanes->left_out_steps);
   result.absent_op_count = lanes->absent_op_count;
-  result.split_group_count = lanes->split_group_count;
-  return measure_ops(lanes->table, graph, timing_rules);
+  OpTiming timing = measure_ops(lanes->table, graph, timing_rules);
+  gaps = host_gaps(*lanes, graph, timing);
+  return timing;
 }
 
 Result<OpTiming> measure(const OpColumns& columns, const JobLayout& layout, const AnalyzeOptions& options,
-                         OpGraph& graph, Analysis& result) {
+                         OpGraph& graph, LaneBuffer& gaps, Analysis& result) {
   if (auto valid = validate_columns(columns, layout); !valid) return valid.error();
   result.op_count = static_cast<std::int64_t>(columns.size());
   if (options.rules == Rules::kReference) return measure_by_reference(columns, layout, graph, result);
-  return measure_by_ids(columns, layout, timing_rules_of(options), graph, result);
+  return measure_by_ids(columns, layout, timing_rules_of(options), graph, gaps, result);
 }
 
 }  // namespace
@@ -155,7 +170,8 @@ Result<Analysis> analyze(const OpColumns& columns, const JobLayout& layout, cons
                          const AnalyzeOptions& options) {
   Analysis result;
   OpGraph graph;
-  auto timing = measure(columns, layout, options, graph, result);
+  LaneBuffer gaps;
+  auto timing = measure(columns, layout, options, graph, gaps, result);
   if (!timing) return timing.error();
   const WhatIf what_if(graph, *timing, static_cast<std::size_t>(layout.dp_size),
                        static_cast<std::size_t>(layout.pp_size));
@@ -166,6 +182,8 @@ Result<Analysis> analyze(const OpColumns& columns, const JobLayout& layout, cons
       *std::min_element(references.nodelay_ns.begin(), references.nodelay_ns.end()) <= 0) {
     return Error{"all ops of a step last 0 s: nothing to analyse"};
   }
+  explain(what_if, gaps, result);
+  gaps = LaneBuffer();
   break_down(what_if, references, counter, result);
   if (!counter.stopped()) contribute(what_if, options, counter, result);
   if (counter.stopped()) return Error{"stopped"};

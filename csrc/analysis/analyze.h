@@ -19,6 +19,11 @@ namespace smon_rt::analysis {
 struct Fidelity {
   double simulation_error_mean = 0;   // |T_base / T_nodelay − 1| of the mean step
   double simulation_error_worst = 0;  // of the worst step
+  // The same against a replay with the host's gaps between ops: what the graph does not explain. By the rules of ids
+  // only.
+  bool knows_unexplained = false;
+  double unexplained_error_mean = 0;
+  double unexplained_error_worst = 0;
   std::int64_t early_start_count = 0;
   double worst_early_start_ns = 0;
   std::int64_t negative_transfer_count = 0;  // by the rules of ids only
@@ -63,7 +68,6 @@ struct Analysis {
   // By the rules of ids only.
   std::vector<LeftOutStep> left_out_steps;  // not in `steps`
   std::int64_t absent_op_count = 0;
-  std::int64_t split_group_count = 0;
 };
 
 /// How a trace becomes lanes and a graph.

@@ -13,12 +13,15 @@ namespace {
 constexpr std::size_t kMaxCellsPerRow = 32;
 constexpr std::size_t kFreeCells = std::size_t{1} << 20;
 
+constexpr std::uint32_t kInside = 256;
+constexpr std::uint32_t kNumbered = 512;
+
 struct Identity {
-  std::uint32_t kind_and_place = 0;  // kind, and whether a host op was inside a compute
+  std::uint32_t kind_and_place = 0;  // kind; kInside: a host op inside a compute; kNumbered: by its communicator
   std::int32_t stage = 0;
   std::int32_t chunk = 0;
   std::int32_t microbatch = 0;
-  std::uint32_t anchor = 0;  // host ops: the compute they follow
+  std::uint32_t anchor = 0;  // host ops: the compute they follow; collectives with a number: their communicator
   std::uint32_t nth = 0;     // of equal ones
 
   bool operator==(const Identity&) const = default;
@@ -63,12 +66,27 @@ class Identifier {
     return found->second;
   }
 
-  // Ops with an identity of their own; where it repeats, by launch index.
+  // Only collectives: of messages the numbers count for one peer alone.
+  bool has_number(const Launch& launch) const {
+    return role_of(launch.kind) == Role::kCollective && !c_.communicator_number.empty() && !c_.communicator.empty() &&
+           c_.communicator_number[launch.row] >= 0 && c_.communicator[launch.row] >= 0;
+  }
+
+  // Ops with an identity of their own; where it repeats, by number in the communicator, or else by launch index.
   void number_equal_ops(std::size_t worker) {
     const std::span<const Launch> launches = order_.of(worker);
     sorted_.clear();
     for (std::uint32_t i = 0; i < launches.size(); ++i) {
-      if (role_of(launches[i].kind) != Role::kHost) sorted_.push_back(i);
+      if (role_of(launches[i].kind) == Role::kHost) continue;
+      if (has_number(launches[i])) {
+        const std::uint32_t row = launches[i].row;
+        const auto communicator = static_cast<std::uint32_t>(c_.communicator[row]);
+        const auto number = static_cast<std::uint32_t>(c_.communicator_number[row]);
+        op_of(worker, i) = op_with(
+            {c_.kind[row] | kNumbered, c_.stage[row], c_.chunk[row], c_.microbatch[row], communicator, number}, row);
+      } else {
+        sorted_.push_back(i);
+      }
     }
     auto ids = [&](std::uint32_t i) {
       const std::uint32_t row = launches[i].row;
@@ -99,7 +117,7 @@ class Identifier {
       }
       if (role != Role::kHost) continue;
       const std::uint32_t row = launches[i].row;
-      const std::uint32_t kind_and_place = c_.kind[row] | (launches[i].was_inside ? 256u : 0u);
+      const std::uint32_t kind_and_place = c_.kind[row] | (launches[i].was_inside ? kInside : 0u);
       op_of(worker, i) = op_with({kind_and_place, c_.stage[row], -1, -1, anchor, counts_[kind_and_place]++}, row);
     }
   }

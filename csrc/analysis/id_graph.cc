@@ -113,7 +113,7 @@ class IdRules {
       look_at(lanes_.launches(worker), LaneTimes(lanes_.table, worker / pp_size, tolerance_ns_));
     }
     add_what_all_lanes_show();
-    for (const Group& group : lanes_.groups) graph_.add_group(group.members, group.spans_dp);
+    for (const Group& group : lanes_.groups) graph_.add_group(group);
     return std::move(graph_).build();
   }
 
@@ -153,6 +153,7 @@ class IdRules {
     tracks_.take(ops_, launches, times);
     const WorkerTracks& tracks = tracks_;
     std::array<std::optional<OpIndex>, kKindCount> last_of_kind;
+    last_of_communicator_.clear();
     LaunchedOp last;
     std::optional<OpIndex> last_compute;
     bool is_first = true;
@@ -172,13 +173,16 @@ class IdRules {
         see_communication_before(launched.op, tracks, times);
       }
       if (launched.is_in_stream) continue;
-      std::optional<OpIndex>& last_like_it = last_of_kind[static_cast<std::size_t>(kind)];
+      // Communicators run side by side, each one its own collectives one after the other, whatever their kinds.
+      const bool has_communicator = role_of(kind) == Role::kCollective && launched.communicator >= 0;
+      std::optional<OpIndex>& last_like_it = has_communicator ? last_of_communicator_[launched.communicator]
+                                                              : last_of_kind[static_cast<std::size_t>(kind)];
       seen(last_like_it, launched.op);
       last_like_it = launched.op;
       if (role_of(kind) == Role::kP2p) {
-        look_at_transfer(launched.op, tracks, times);
+        look_at_transfer(launched, tracks, times);
       } else if (!launched.was_inside) {
-        look_at_collective(launched.op, tracks, times);
+        look_at_collective(launched.op, tracks, times, has_communicator);
       }
     }
     look_at_first_backward(tracks);
@@ -190,13 +194,29 @@ class IdRules {
     for (OpIndex send : sends->second) seen(inside, send);
   }
 
-  void look_at_transfer(OpIndex transfer, const WorkerTracks& tracks, const LaneTimes& times) {
+  void look_at_transfer(const LaunchedOp& launched, const WorkerTracks& tracks, const LaneTimes& times) {
+    const OpIndex transfer = launched.op;
     const Track& computes = tracks.of(compute_of(op(transfer).kind));
     const std::optional<OpIndex>& served = compute_served_by_[transfer];
     const bool is_served = served && times.has(*served);
     if (is_recv(op(transfer).kind) || !is_served) seen(times.last_ended(computes, times.start(transfer)), transfer);
+    if (is_recv(op(transfer).kind) && launched.is_waited_by_compute) {
+      // The thread that waits was computing before, in either direction.
+      seen(times.last_ended(tracks.stream, times.start(transfer)), transfer);
+    }
+    if (is_served && !is_recv(op(transfer).kind)) look_at_late_send(transfer, times.end(*served), tracks, times);
     if (is_recv(op(transfer).kind) && !is_served) {
       if (const auto next = times.first_started(computes, times.end(transfer))) seen(transfer, *next);
+    }
+  }
+
+  // A backward may be over for its worker only when the gradients that it sent off are reduced: then its send waits for
+  // these collectives, too.
+  void look_at_late_send(OpIndex send, double computed, const WorkerTracks& tracks, const LaneTimes& times) {
+    for (std::size_t kind = 0; kind < kKindCount; ++kind) {
+      if (role_of(static_cast<Kind>(kind)) != Role::kCollective) continue;
+      const auto last = times.last_ended(tracks.by_kind[kind], times.start(send));
+      if (last && times.end(*last) > computed && times.end(*last) <= times.start(send)) seen(last, send);
     }
   }
 
@@ -211,7 +231,8 @@ class IdRules {
     }
   }
 
-  void look_at_collective(OpIndex collective, const WorkerTracks& tracks, const LaneTimes& times) {
+  void look_at_collective(OpIndex collective, const WorkerTracks& tracks, const LaneTimes& times,
+                          bool has_communicator) {
     const Op& self = op(collective);
     const double start = times.start(collective);
     const bool is_after_compute = start >= tracks.last_compute_end - tolerance_ns_;
@@ -220,7 +241,7 @@ class IdRules {
       if (computes != tracks.computes_of_chunk.end()) seen(times.last_ended(computes->second, start), collective);
     }
     if (!belongs_to_chunk(self) || is_after_compute) seen(times.last_ended(tracks.stream, start), collective);
-    if (is_after_compute) see_communication_before(collective, tracks, times);
+    if (is_after_compute) see_communication_before(collective, tracks, times, has_communicator);
 
     const double end = times.end(collective);
     std::optional<OpIndex> next;
@@ -234,9 +255,12 @@ class IdRules {
     if (next) seen(collective, *next);
   }
 
-  // The last collective of each kind, and the last backward send, that had ended before `after` started.
-  void see_communication_before(OpIndex after, const WorkerTracks& tracks, const LaneTimes& times) {
+  // The last collective of each kind, and the last backward send, that had ended before `after` started. Not of its own
+  // kind where communicators tell who follows whom.
+  void see_communication_before(OpIndex after, const WorkerTracks& tracks, const LaneTimes& times,
+                                bool has_communicator = false) {
     for (std::size_t kind = 0; kind < kKindCount; ++kind) {
+      if (has_communicator && static_cast<Kind>(kind) == op(after).kind) continue;
       const bool is_asked =
           role_of(static_cast<Kind>(kind)) == Role::kCollective || static_cast<Kind>(kind) == Kind::kBackwardSend;
       if (is_asked) seen(times.last_ended(tracks.by_kind[kind], times.start(after)), after);
@@ -271,7 +295,8 @@ class IdRules {
   std::vector<std::optional<OpIndex>> compute_served_by_;  // per transfer
   std::map<OpIndex, std::vector<OpIndex>> sends_of_;       // per compute
   WorkerTracks tracks_;
-  std::unordered_set<std::uint64_t> seen_;  // after << 32 | before
+  std::map<std::int32_t, std::optional<OpIndex>> last_of_communicator_;  // of the worker at hand
+  std::unordered_set<std::uint64_t> seen_;                               // after << 32 | before
 };
 
 }  // namespace

@@ -28,7 +28,7 @@ class GroupFinder {
   GroupFinder(const OpColumns& columns, const LaunchOrder& order, IdCells& cells)
       : c_(columns), order_(order), cells_(cells), relation_of_(cells.ops.size(), kNoGroup) {}
 
-  IdGroups run() {
+  std::vector<Group> run() {
     collect();
     std::map<std::vector<OpIndex>, std::vector<Use>> uses;
     for_each_use([&](const Use& use) { uses[ops_of(use)].push_back(use); });
@@ -183,8 +183,8 @@ class GroupFinder {
     return false;
   }
 
-  IdGroups relations_to_groups() {
-    IdGroups result;
+  std::vector<Group> relations_to_groups() {
+    std::vector<Group> result;
     for (const Relation& relation : relations_) {
       std::size_t count[3] = {0, 0, 0};
       std::vector<Reach> reaches;
@@ -197,30 +197,74 @@ class GroupFinder {
       }
       const auto most = static_cast<Reach>(std::max_element(count, count + 3) - count);
       if (most == Reach::kSomeDpRanks) {
-        ++result.split_group_count;
+        result.push_back(partial_group(relation));
         continue;
       }
       for (std::size_t i = 0; i < reaches.size(); ++i) {
         const Use& use = relation.uses[i];
         const std::size_t dp_rank = members_[use.begin].dp_rank;
         const bool differs = reaches[i] != most && says_something(relation, use, reaches[i], dp_rank);
-        if (!differs && !is_cut(relation, use, most)) continue;
-        cells_.leave_out(step_of(use), describe_by_ids(cells_.ops[relation.ops.front()]) +
-                                           " communicates over other dp ranks or stages than in most steps");
+        const auto is_asked = [&](std::size_t other) { return most == Reach::kAllDpRanks || other == dp_rank; };
+        if (!differs && !is_cut(relation, use, is_asked)) continue;
+        leave_out_for_reach(relation, use);
       }
-      result.groups.push_back({relation.ops, most == Reach::kAllDpRanks});
+      result.push_back({relation.ops, most == Reach::kAllDpRanks});
     }
     return result;
   }
 
-  // Another use of the same relation in the same lanes: what is one group elsewhere is two here.
-  bool is_cut(const Relation& relation, const Use& use, Reach reach) const {
+  // A group of parts of the dp ranks. The sets of ranks that most uses have come first; one that lacks a member, or has
+  // one more, goes with them, one that joins two of them is left out.
+  Group partial_group(const Relation& relation) {
+    std::map<std::vector<std::size_t>, std::vector<const Use*>> uses_of;
+    for (const Use& use : relation.uses) uses_of[dp_ranks_of(use)].push_back(&use);
+    std::vector<const std::pair<const std::vector<std::size_t>, std::vector<const Use*>>*> by_frequency;
+    for (const auto& each : uses_of) by_frequency.push_back(&each);
+    std::stable_sort(by_frequency.begin(), by_frequency.end(),
+                     [](const auto* a, const auto* b) { return a->second.size() > b->second.size(); });
+    constexpr std::uint32_t kNoPart = IdCells::kNone;
+    Group group{relation.ops, true, std::vector<std::uint32_t>(cells_.dp_size, kNoPart)};
+    std::uint32_t part_count = 0;
+    for (const auto* each : by_frequency) {
+      std::uint32_t part = kNoPart;
+      bool joins_parts = false;
+      for (std::size_t dp_rank : each->first) {
+        const std::uint32_t own = group.dp_part[dp_rank];
+        joins_parts = joins_parts || (part != kNoPart && own != kNoPart && own != part);
+        if (own != kNoPart) part = own;
+      }
+      if (joins_parts) {
+        for (const Use* use : each->second) leave_out_for_reach(relation, *use);
+        continue;
+      }
+      if (part == kNoPart) part = part_count++;
+      for (std::size_t dp_rank : each->first) group.dp_part[dp_rank] = part;
+    }
+    for (std::uint32_t& part : group.dp_part) {
+      if (part == kNoPart) part = part_count++;
+    }
+    for (const Use& use : relation.uses) {
+      const std::size_t own = members_[use.begin].dp_rank;
+      if (is_cut(relation, use, [&](std::size_t dp_rank) { return group.joins(own, dp_rank); })) {
+        leave_out_for_reach(relation, use);
+      }
+    }
+    return group;
+  }
+
+  void leave_out_for_reach(const Relation& relation, const Use& use) {
+    cells_.leave_out(step_of(use), describe_by_ids(cells_.ops[relation.ops.front()]) +
+                                       " communicates over other dp ranks or stages than in most steps");
+  }
+
+  // Another use of the same relation in lanes that are asked: what is one group elsewhere is two here.
+  template <typename IsAsked>
+  bool is_cut(const Relation& relation, const Use& use, IsAsked is_asked) const {
     const Member& first = members_[use.begin];
     for (OpIndex op : relation.ops) {
       for (std::size_t dp_rank = 0; dp_rank < cells_.dp_size; ++dp_rank) {
-        const bool is_asked = reach == Reach::kAllDpRanks || dp_rank == first.dp_rank;
         const std::size_t lane = first.step * cells_.dp_size + dp_rank;
-        if (!is_asked || !cells_.has(op, lane)) continue;
+        if (!is_asked(dp_rank) || !cells_.has(op, lane)) continue;
         const std::int64_t group_id = group_id_of(op, lane);
         if (group_id >= 0 && group_id != first.group_id) return true;
       }
@@ -238,7 +282,7 @@ class GroupFinder {
 
 }  // namespace
 
-IdGroups find_groups(const OpColumns& columns, const LaunchOrder& order, IdCells& cells) {
+std::vector<Group> find_groups(const OpColumns& columns, const LaunchOrder& order, IdCells& cells) {
   return GroupFinder(columns, order, cells).run();
 }
 

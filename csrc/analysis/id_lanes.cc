@@ -24,11 +24,10 @@ class IdLaneBuilder {
   Result<IdLanes> build() && {
     leave_out_unfinished_steps();
     for (std::size_t stage = 0; stage < cells_.pp_size; ++stage) merge_streams(stage);
-    IdGroups groups = find_groups(c_, order_, cells_);
-    result_.split_group_count = groups.split_group_count;
+    std::vector<Group> groups = find_groups(c_, order_, cells_);
     if (auto kept = keep_steps(); !kept) return kept.error();
     keep_ops();
-    keep_groups(std::move(groups.groups));
+    keep_groups(std::move(groups));
     keep_stream_edges();
     fill_table();
     keep_launches();
@@ -149,7 +148,7 @@ class IdLaneBuilder {
       for (OpIndex op : group.members) {
         if (new_index_[op] != IdCells::kNone) members.push_back(new_index_[op]);
       }
-      if (!members.empty()) result_.groups.push_back({std::move(members), group.spans_dp});
+      if (!members.empty()) result_.groups.push_back({std::move(members), group.spans_dp, std::move(group.dp_part)});
     }
   }
 
@@ -195,25 +194,95 @@ class IdLaneBuilder {
     if (!c_.step_start_ns.empty()) take_worker_starts(step_starts);
   }
 
-  // Steps of pipeline stages overlap: the last stage is done first and goes on. What a step takes is what it takes one
-  // of them, and each waits for its first op from its own start.
-  void take_worker_starts(const std::vector<std::int64_t>& step_starts) {
-    LaneTable& table = result_.table;
-    table.worker_starts_ns_.assign(table.lane_count() * cells_.pp_size, 0);
-    table.step_times_ns_.assign(kept_steps_.size(), 0);
+  // When one worker began and ended one step; nothing of it was recorded where it ends before it begins.
+  struct StepSpan {
+    std::int64_t begin = std::numeric_limits<std::int64_t>::max();
+    std::int64_t end = std::numeric_limits<std::int64_t>::min();
+    bool is_known() const { return begin <= end; }
+  };
+
+  std::vector<StepSpan> spans_of_step(std::size_t step) const {
     const std::size_t workers = cells_.dp_size * cells_.pp_size;
-    for (std::size_t step = 0; step < kept_steps_.size(); ++step) {
-      for (std::size_t worker = 0; worker < workers; ++worker) {
-        std::int64_t first = std::numeric_limits<std::int64_t>::max(), last = std::numeric_limits<std::int64_t>::min();
-        for (const Launch& launch : order_.of(kept_steps_[step] * workers + worker)) {
-          first = std::min({first, launch.start_ns, c_.step_start_ns[launch.row]});
-          last = std::max(last, launch.end_ns);
-        }
-        if (first > last) continue;
-        table.worker_starts_ns_[step * workers + worker] = static_cast<double>(first - step_starts[step]);
-        table.step_times_ns_[step] = std::max(table.step_times_ns_[step], static_cast<double>(last - first));
+    std::vector<StepSpan> spans(workers);
+    for (std::size_t worker = 0; worker < workers; ++worker) {
+      for (const Launch& launch : order_.of(step * workers + worker)) {
+        StepSpan& span = spans[worker];
+        span.begin = std::min({span.begin, launch.start_ns, c_.step_start_ns[launch.row]});
+        span.end = std::max(span.end, launch.end_ns);
       }
     }
+    return spans;
+  }
+
+  // Each worker waits for its first op from its own start.
+  void take_worker_starts(const std::vector<std::int64_t>& step_starts) {
+    LaneTable& table = result_.table;
+    const std::size_t workers = cells_.dp_size * cells_.pp_size;
+    table.worker_starts_ns_.assign(table.lane_count() * cells_.pp_size, 0);
+    table.step_times_ns_.assign(kept_steps_.size(), 0);
+    for (std::size_t step = 0; step < kept_steps_.size(); ++step) {
+      const std::vector<StepSpan> spans = spans_of_step(kept_steps_[step]);
+      for (std::size_t worker = 0; worker < workers; ++worker) {
+        if (!spans[worker].is_known()) continue;
+        table.worker_starts_ns_[step * workers + worker] = static_cast<double>(spans[worker].begin - step_starts[step]);
+      }
+      table.step_times_ns_[step] = time_of_step(kept_steps_[step], spans);
+    }
+  }
+
+  // Steps of workers overlap: who is late in one step makes the others wait in the next. From the first start to the
+  // last end, or even the longest that one of them took, would count that twice. From begin to begin, each of them
+  // takes what the step takes; the mean over them is the step's time. Time in which all of them were between two steps
+  // is of neither.
+  double time_of_step(std::size_t step, const std::vector<StepSpan>& spans) const {
+    const auto follows = [&](std::size_t first, std::size_t second) {
+      return second < cells_.steps.size() && cells_.steps[second] == cells_.steps[first] + 1;
+    };
+    const bool has_next = follows(step, step + 1);
+    const std::vector<StepSpan> next = has_next ? spans_of_step(step + 1) : std::vector<StepSpan>();
+    // Nobody was late: then the last of them ends it.
+    if (begin_together(spans) && (!has_next || begin_together(next))) return longest_of(spans);
+    if (has_next) {
+      if (const double time = mean_between(spans, next, &StepSpan::begin); time > 0) return time;
+    }
+    if (step > 0 && follows(step - 1, step)) {
+      const std::vector<StepSpan> before = spans_of_step(step - 1);
+      if (const double time = mean_between(before, spans, &StepSpan::end); time > 0) return time;
+    }
+    return longest_of(spans);
+  }
+
+  static double longest_of(const std::vector<StepSpan>& spans) {
+    std::int64_t longest = 0;
+    for (const StepSpan& span : spans) longest = std::max(longest, span.is_known() ? span.end - span.begin : 0);
+    return static_cast<double>(longest);
+  }
+
+  static bool begin_together(const std::vector<StepSpan>& spans) {
+    constexpr double kPartOfStep = 1e-3;
+    std::int64_t first = std::numeric_limits<std::int64_t>::max(), last = std::numeric_limits<std::int64_t>::min();
+    for (const StepSpan& span : spans) {
+      if (!span.is_known()) continue;
+      first = std::min(first, span.begin);
+      last = std::max(last, span.begin);
+    }
+    return first >= last || static_cast<double>(last - first) <= kPartOfStep * longest_of(spans);
+  }
+
+  static double mean_between(const std::vector<StepSpan>& first, const std::vector<StepSpan>& second,
+                             std::int64_t StepSpan::* border) {
+    std::int64_t between = std::numeric_limits<std::int64_t>::max();
+    double sum = 0;
+    std::size_t count = 0;
+    for (std::size_t worker = 0; worker < first.size(); ++worker) {
+      if (!first[worker].is_known()) continue;
+      // Who has no other step to measure by may have waited for that one: the others do not tell.
+      if (!second[worker].is_known()) return 0;
+      between = std::min(between, second[worker].begin - first[worker].end);
+      sum += static_cast<double>(second[worker].*border - first[worker].*border);
+      ++count;
+    }
+    return count == 0 ? 0 : sum / static_cast<double>(count) - static_cast<double>(std::max<std::int64_t>(between, 0));
   }
 
   // What was moved out of a compute has times of our making (launch_order.h): that it ends early says nothing of
@@ -245,7 +314,10 @@ class IdLaneBuilder {
       for (std::size_t worker = step * workers; worker < (step + 1) * workers; ++worker) {
         for (std::size_t i = order_.begin(worker); i < order_.begin(worker + 1); ++i) {
           const Launch& launch = order_.launches()[i];
-          result_.launches_.push_back({new_index_[cells_.op_of[i]], launch.is_in_stream, launch.was_inside});
+          const bool is_waited = !c_.is_waited.empty() && c_.is_waited[launch.row] == OpColumns::kWaitedByCompute;
+          const std::int32_t communicator = c_.communicator.empty() ? -1 : c_.communicator[launch.row];
+          result_.launches_.push_back(
+              {new_index_[cells_.op_of[i]], launch.is_in_stream, launch.was_inside, is_waited, communicator});
         }
         result_.begin_.push_back(result_.launches_.size());
       }

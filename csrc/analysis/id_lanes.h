@@ -23,13 +23,16 @@ struct LeftOutStep {
 /// An op of a lane in the launch order of its worker.
 struct LaunchedOp {
   OpIndex op = 0;
-  bool is_in_stream = false;  // of the compute stream
-  bool was_inside = false;    // of the compute before it
+  bool is_in_stream = false;          // of the compute stream
+  bool was_inside = false;            // of the compute before it
+  bool is_waited_by_compute = false;  // communication whose end the thread that computes waited for, as it recorded
+  std::int32_t communicator = -1;     // see OpColumns
 };
 
 /// The lanes of a job whose ops carry ids, made one by what ops are rather than by their number: an op of the result is
 /// every op of the same kind, stage, chunk and microbatch, in as many lanes as recorded it. Where ids repeat (ops
-/// without a microbatch) the order of launch counts. Host ops (data loading, gc, eval, …) are told apart by the compute
+/// without a microbatch) the number within the communicator counts, and the order of launch where there is none: a lost
+/// op of a lane shifts the latter, not the former. Host ops (data loading, gc, eval, …) are told apart by the compute
 /// they follow: a collection happens anywhere, in each step somewhere else.
 ///
 /// Lanes may differ: uneven microbatch counts between steps and dp ranks, lost ops, workers without any. LaneTable's
@@ -41,8 +44,6 @@ struct IdLanes {
   /// Pairs of ops of which the second follows the first in the compute stream of some lane.
   std::vector<std::pair<OpIndex, OpIndex>> stream_edges;
   std::vector<LeftOutStep> left_out_steps;
-  /// Collectives over some dp ranks but not all, which a graph has no word for: each op counts as one without partners.
-  std::int64_t split_group_count = 0;
   /// Computes and communication that some lane lacks and another has, over all lanes of the steps that are used.
   std::int64_t absent_op_count = 0;
 

@@ -43,19 +43,14 @@ class LostOps {
   bool has_partner(OpIndex op, std::size_t lane) const {
     if (!graph_.is_communication(op)) return false;
     const Group& group = graph_.groups()[graph_.group_of(op)];
-    const auto [first, last] = lanes_of(group, lane);
+    const std::size_t first = lane / table_.dp_size() * table_.dp_size();
     for (OpIndex member : group.members) {
-      for (std::size_t other = first; other < last; ++other) {
+      for (std::size_t other = first; other < first + table_.dp_size(); ++other) {
+        if (!group.joins(lane - first, other - first)) continue;
         if (table_.recorded().has(member, other)) return true;
       }
     }
     return false;
-  }
-
-  std::pair<std::size_t, std::size_t> lanes_of(const Group& group, std::size_t lane) const {
-    if (!group.spans_dp) return {lane, lane + 1};
-    const std::size_t first = lane / table_.dp_size() * table_.dp_size();
-    return {first, first + table_.dp_size()};
   }
 
   void start(OpIndex op, std::size_t lane) {
@@ -66,10 +61,12 @@ class LostOps {
   }
 
   double begin_of(const Group& group, std::size_t lane) const {
-    const auto [first, last] = lanes_of(group, lane);
+    const std::size_t first = lane / table_.dp_size() * table_.dp_size();
     double begin = 0;
     for (OpIndex member : group.members) {
-      for (std::size_t other = first; other < last; ++other) begin = std::max(begin, table_.starts_ns(member)[other]);
+      for (std::size_t other = first; other < first + table_.dp_size(); ++other) {
+        if (group.joins(lane - first, other - first)) begin = std::max(begin, table_.starts_ns(member)[other]);
+      }
     }
     return begin;
   }

@@ -147,6 +147,12 @@ Result<OpColumns> view_arrow_columns(const ArrowSchema& schema, const ArrowArray
   if (has_column(schema, "is_waited")) {
     take(view_column<std::uint8_t>(schema, array, "is_waited"), c.is_waited, error);
   }
+  if (has_column(schema, "communicator")) {
+    take(view_column<std::int32_t>(schema, array, "communicator"), c.communicator, error);
+  }
+  if (has_column(schema, "communicator_number")) {
+    take(view_column<std::int32_t>(schema, array, "communicator_number"), c.communicator_number, error);
+  }
   if (!error.empty()) return Error{error};
   return c;
 }

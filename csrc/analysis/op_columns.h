@@ -43,6 +43,12 @@ struct OpColumns {
   /// any other value somebody else.
   std::span<const std::uint8_t> is_waited = {};
   static constexpr std::uint8_t kWaitedByCompute = 1;
+  /// The communicator of a collective by a number that members of its kind of group share: the same op has the same in
+  /// all lanes. -1: not recorded.
+  std::span<const std::int32_t> communicator = {};
+  /// Which one a collective is among those of its communicator, kind and step, however many of them are lost; -1: not
+  /// recorded.
+  std::span<const std::int32_t> communicator_number = {};
 
   std::size_t size() const { return step.size(); }
 };

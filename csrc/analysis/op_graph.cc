@@ -103,8 +103,8 @@ void OpGraphBuilder::add_chain(std::span<const OpIndex> chain) {
   for (std::size_t i = 1; i < chain.size(); ++i) add_dependency(chain[i], chain[i - 1]);
 }
 
-void OpGraphBuilder::add_group(std::vector<OpIndex> members, bool spans_dp) {
-  if (!members.empty()) groups_.push_back({std::move(members), spans_dp});
+void OpGraphBuilder::add_group(Group group) {
+  if (!group.members.empty()) groups_.push_back(std::move(group));
 }
 
 Result<OpGraph> OpGraphBuilder::build() && {

@@ -5,6 +5,7 @@
 #include <limits>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/result.h"
@@ -33,6 +34,14 @@ std::string describe(const Op& op);
 struct Group {
   std::vector<OpIndex> members;
   bool spans_dp = false;  // the members of all dp ranks of the same step wait for each other too
+  // Where not all of them do, but each some (sharding within replicas): dp ranks with the same number wait for each
+  // other, [dp_rank]. Empty: all.
+  std::vector<std::uint32_t> dp_part = {};
+
+  /// True where the members of two dp ranks wait for each other.
+  bool joins(std::size_t dp_rank, std::size_t other) const {
+    return dp_rank == other || (spans_dp && (dp_part.empty() || dp_part[dp_rank] == dp_part[other]));
+  }
 };
 
 /// The dependencies of one lane, the same for all lanes: who waits for whom, and who communicates with whom.
@@ -74,7 +83,8 @@ class OpGraphBuilder {
   /// Each op of `chain` waits for the one before it.
   void add_chain(std::span<const OpIndex> chain);
   /// An op may be in one group only.
-  void add_group(std::vector<OpIndex> members, bool spans_dp);
+  void add_group(std::vector<OpIndex> members, bool spans_dp) { add_group(Group{std::move(members), spans_dp}); }
+  void add_group(Group group);
   void end_step_with_any_op() { step_ends_with_optimizer_ = false; }
 
   const std::vector<Op>& ops() const { return ops_; }

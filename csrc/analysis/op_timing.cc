@@ -23,7 +23,18 @@ void max_into(double* target, const double* values, std::size_t count) {
   for (std::size_t i = 0; i < count; ++i) target[i] = std::max(target[i], values[i]);
 }
 
-void max_over_dp(double* lanes, std::size_t lane_count, std::size_t dp_size) {
+void max_over_parts(double* lanes, std::size_t lane_count, std::size_t dp_size, const Group& group) {
+  std::vector<double> last;
+  for (std::size_t step = 0; step < lane_count; step += dp_size) {
+    last.assign(dp_size, 0);
+    for (std::size_t i = 0; i < dp_size; ++i)
+      last[group.dp_part[i]] = std::max(last[group.dp_part[i]], lanes[step + i]);
+    for (std::size_t i = 0; i < dp_size; ++i) lanes[step + i] = last[group.dp_part[i]];
+  }
+}
+
+void max_over_dp(double* lanes, std::size_t lane_count, std::size_t dp_size, const Group& group) {
+  if (!group.dp_part.empty()) return max_over_parts(lanes, lane_count, dp_size, group);
   for (std::size_t step = 0; step < lane_count; step += dp_size) {
     const double last = *std::max_element(lanes + step, lanes + step + dp_size);
     std::fill(lanes + step, lanes + step + dp_size, last);
@@ -56,7 +67,7 @@ void measure_durations(const LaneTable& table, const OpGraph& graph, const Timin
     // A lane that lacks a member has 0 there, and nobody waits for it.
     std::copy_n(table.starts_ns(group.members.front()), lanes, begin.begin());
     for (OpIndex member : group.members) max_into(begin.data(), table.starts_ns(member), lanes);
-    if (group.spans_dp) max_over_dp(begin.data(), lanes, table.dp_size());
+    if (group.spans_dp) max_over_dp(begin.data(), lanes, table.dp_size(), group);
     for (OpIndex member : group.members) {
       const double* ends = table.ends_ns(member);
       fill(timing.durations_ns.data() + member * lanes, timing.takes_part.of(member), lanes, [&](std::size_t l) {

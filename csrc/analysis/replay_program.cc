@@ -1,5 +1,6 @@
 #include "analysis/replay_program.h"
 
+#include <algorithm>
 #include <utility>
 
 namespace smon_rt::analysis {
@@ -59,11 +60,20 @@ class Compiler {
     ReplayProgram::Instruction instruction;
     instruction.action = ReplayProgram::Action::kComplete;
     instruction.spans_dp = group.spans_dp;
+    instruction.parts = parts_of(group);
     instruction.first = static_cast<std::uint32_t>(program_.members.size());
     instruction.count = static_cast<std::uint32_t>(group.members.size());
     for (OpIndex member : group.members) program_.members.push_back({member, slot_of_[member]});
     program_.instructions.push_back(instruction);
     for (OpIndex member : group.members) free_if_unread(member);
+  }
+
+  std::uint32_t parts_of(const Group& group) {
+    std::vector<std::vector<std::uint32_t>>& known = program_.dp_parts;
+    const auto found = std::find(known.begin(), known.end(), group.dp_part);
+    if (found != known.end()) return static_cast<std::uint32_t>(found - known.begin());
+    known.push_back(group.dp_part);
+    return static_cast<std::uint32_t>(known.size() - 1);
   }
 
   void free_if_unread(OpIndex op) {

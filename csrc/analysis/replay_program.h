@@ -23,6 +23,7 @@ struct ReplayProgram {
     OpIndex op = 0;            // kRun, kStart
     std::uint32_t target = 0;  // kRun, kStart
     bool spans_dp = false;     // kComplete
+    std::uint32_t parts = 0;   // kComplete: index into dp_parts, of those that span dp
     std::uint32_t first = 0;   // into `operands` (kRun, kStart) or `members` (kComplete)
     std::uint32_t count = 0;
   };
@@ -35,6 +36,7 @@ struct ReplayProgram {
   std::vector<Instruction> instructions;
   std::vector<std::uint32_t> operands;  // slots
   std::vector<Member> members;
+  std::vector<std::vector<std::uint32_t>> dp_parts = {{}};  // Group::dp_part, each one once; the first: all ranks
   std::uint32_t slot_count = 0;
   std::vector<bool> ends_step;  // per op: its end may be the end of the step
   std::vector<bool> is_sink;    // per op: nothing waits for it

@@ -1,6 +1,7 @@
 #include "analysis/simulator.h"
 
 #include <algorithm>
+#include <limits>
 #include <span>
 #include <utility>
 
@@ -48,6 +49,16 @@ void last_of_each_step(double* lanes, std::size_t count, std::size_t dp_size) {
     double last = lanes[begin];
     for (std::size_t i = 1; i < dp_size; ++i) last = std::max(last, lanes[begin + i]);
     std::fill_n(lanes + begin, dp_size, last);
+  }
+}
+
+void last_of_each_part(double* lanes, std::size_t count, const std::vector<std::uint32_t>& parts,
+                       std::vector<double>& last) {
+  const std::size_t dp_size = parts.size();
+  for (std::size_t begin = 0; begin < count; begin += dp_size) {
+    last.assign(dp_size, -std::numeric_limits<double>::infinity());
+    for (std::size_t i = 0; i < dp_size; ++i) last[parts[i]] = std::max(last[parts[i]], lanes[begin + i]);
+    for (std::size_t i = 0; i < dp_size; ++i) lanes[begin + i] = last[parts[i]];
   }
 }
 
@@ -152,22 +163,37 @@ class Block {
     for (const ReplayProgram::Member& member : members.subspan(1)) {
       max_into(group_start_, slot(member.slot), width_);
     }
-    if (instruction.spans_dp && dp_size_ > 1) wait_for_dp_ranks();
+    if (instruction.spans_dp && dp_size_ > 1) wait_for_dp_ranks(program_.dp_parts[instruction.parts]);
     for (const ReplayProgram::Member& member : members) {
       end(member.op, slot(member.slot), [start = group_start_](std::size_t i) { return start[i]; });
     }
   }
 
-  void wait_for_dp_ranks() {
-    if (stand_ins_ == nullptr) {
-      last_of_each_step(group_start_, lane_count_, dp_size_);
-      return;
-    }
+  void wait_for_dp_ranks(const std::vector<std::uint32_t>& parts) {
+    if (stand_ins_ == nullptr && parts.empty()) return last_of_each_step(group_start_, lane_count_, dp_size_);
+    if (stand_ins_ == nullptr) return last_of_each_part(group_start_, lane_count_, parts, scratch_);
+    if (!parts.empty()) return wait_for_stand_ins_of_part(parts);
     for (std::size_t copy = 1; copy < copies_; ++copy) {
       max_into(group_start_, group_start_ + copy * lane_count_, lane_count_);
     }
     for (std::size_t copy = 1; copy < copies_; ++copy) {
       std::copy_n(group_start_, lane_count_, group_start_ + copy * lane_count_);
+    }
+  }
+
+  // Each lane and its stand-ins among themselves, each with those of its part.
+  void wait_for_stand_ins_of_part(const std::vector<std::uint32_t>& parts) {
+    for (std::size_t i = 0; i < lane_count_; ++i) {
+      const std::size_t lane = first_lane_ + i;
+      const auto part_of = [&](std::size_t copy) {
+        return parts[(copy == 0 ? lane : stand_ins_->lanes[lane * stand_ins_->count + copy - 1]) % dp_size_];
+      };
+      scratch_.assign(dp_size_, -std::numeric_limits<double>::infinity());
+      for (std::size_t copy = 0; copy < copies_; ++copy) {
+        double& last = scratch_[part_of(copy)];
+        last = std::max(last, group_start_[copy * lane_count_ + i]);
+      }
+      for (std::size_t copy = 0; copy < copies_; ++copy) group_start_[copy * lane_count_ + i] = scratch_[part_of(copy)];
     }
   }
 
@@ -191,6 +217,7 @@ class Block {
   std::size_t copies_;  // of each lane in a slot: itself and its stand-ins
   std::size_t stride_;
   std::vector<double> slots_;
+  std::vector<double> scratch_;
   double* group_start_;
   double* optimizer_end_;
   double* last_end_;
@@ -209,19 +236,20 @@ Simulator::Simulator(const OpGraph& graph, std::size_t dp_size, std::size_t step
       is_last_the_end_(!graph.step_ends_with_optimizer()) {
   // An op that others wait for may still be the last one: in a lane that lacks them, or where delays are negative.
   if (takes_part_ != nullptr || is_last_the_end_) program_.is_sink.assign(graph.size(), !is_last_the_end_);
-  if (takes_part_ != nullptr) choose_stand_ins();
+  if (takes_part_ != nullptr || program_.dp_parts.size() > 1) choose_stand_ins();
 }
 
 void Simulator::choose_stand_ins() {
-  const std::vector<std::uint32_t> shapes = takes_part_->shapes();
+  const std::vector<std::uint32_t> shapes =
+      takes_part_ == nullptr ? std::vector<std::uint32_t>(lane_count(), 0) : takes_part_->shapes();
   std::vector<std::vector<std::uint32_t>> chosen(lane_count());
   for (std::size_t lane = 0; lane < lane_count(); ++lane) {
-    const std::size_t first = lane / dp_size_ * dp_size_;
-    std::vector<std::uint32_t> seen;
-    for (std::size_t other = first; other < first + dp_size_; ++other) {
-      if (other == lane || std::find(seen.begin(), seen.end(), shapes[other]) != seen.end()) continue;
-      seen.push_back(shapes[other]);
-      chosen[lane].push_back(static_cast<std::uint32_t>(other));
+    if (takes_part_ == nullptr && lane >= dp_size_) {
+      // Where all lanes have all ops each step is like the first.
+      chosen[lane] = chosen[lane - dp_size_];
+      for (std::uint32_t& other : chosen[lane]) other += static_cast<std::uint32_t>(dp_size_);
+    } else {
+      chosen[lane] = stand_ins_of(lane, shapes);
     }
     // Alone in its step: never asked, and the lane itself is as good as any.
     if (chosen[lane].empty()) chosen[lane].push_back(static_cast<std::uint32_t>(lane));
@@ -232,6 +260,52 @@ void Simulator::choose_stand_ins() {
     lanes.resize(stand_in_count_, lanes.front());
     stand_ins_.insert(stand_ins_.end(), lanes.begin(), lanes.end());
   }
+}
+
+// One for each set of other dp ranks that are alike: the same ops, and the same parts in common with the lane's rank.
+std::vector<std::uint32_t> Simulator::stand_ins_of(std::size_t lane, const std::vector<std::uint32_t>& shapes) const {
+  const std::size_t first = lane / dp_size_ * dp_size_;
+  const auto are_alike = [&](std::size_t one, std::size_t other) {
+    if (shapes[one] != shapes[other]) return false;
+    return std::all_of(program_.dp_parts.begin() + 1, program_.dp_parts.end(), [&](const auto& parts) {
+      return (parts[one - first] == parts[lane - first]) == (parts[other - first] == parts[lane - first]);
+    });
+  };
+  std::vector<std::uint32_t> chosen, everybody;
+  std::vector<std::uint32_t> stand_in_of(dp_size_);
+  for (std::size_t other = first; other < first + dp_size_; ++other) {
+    stand_in_of[other - first] = static_cast<std::uint32_t>(other);
+    if (other == lane) continue;
+    everybody.push_back(static_cast<std::uint32_t>(other));
+    const auto known =
+        std::find_if(chosen.begin(), chosen.end(), [&](std::uint32_t one) { return are_alike(one, other); });
+    if (known == chosen.end()) {
+      chosen.push_back(static_cast<std::uint32_t>(other));
+    } else {
+      stand_in_of[other - first] = *known;
+    }
+  }
+  return stand_for_all(lane, stand_in_of) ? chosen : everybody;
+}
+
+// True where the stand-ins of each rank's partners are the partners, among lane and stand-ins, of its own stand-in.
+// Then whatever holds a rank up holds up its stand-in, at the same time.
+bool Simulator::stand_for_all(std::size_t lane, const std::vector<std::uint32_t>& stand_in_of) const {
+  const std::size_t first = lane / dp_size_ * dp_size_;
+  const auto is_one = [&](std::size_t rank) { return stand_in_of[rank] == first + rank; };
+  for (std::size_t i = 1; i < program_.dp_parts.size(); ++i) {
+    const std::vector<std::uint32_t>& parts = program_.dp_parts[i];
+    // Of each part the stand-ins in it, and those of all of its ranks: [part][rank].
+    std::vector<std::vector<bool>> own(dp_size_, std::vector<bool>(dp_size_)), of_all = own;
+    for (std::size_t rank = 0; rank < dp_size_; ++rank) {
+      if (is_one(rank)) own[parts[rank]][rank] = true;
+      of_all[parts[rank]][stand_in_of[rank] - first] = true;
+    }
+    for (std::size_t rank = 0; rank < dp_size_; ++rank) {
+      if (of_all[parts[rank]] != own[parts[stand_in_of[rank] - first]]) return false;
+    }
+  }
+  return true;
 }
 
 std::size_t Simulator::steps_per_block() const {

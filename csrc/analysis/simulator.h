@@ -60,8 +60,10 @@ class Simulator {
   /// Answers "what if only this one lane's dp rank ran `scenario`, and all others `ideal`" for every lane at once:
   /// the ideal ranks of a step that have the same ops are all alike, so one of them stands for the rest, and each lane
   /// is replayed beside a stand-in of its own for each such set of ranks: one where all have the same ops, and as many
-  /// as there are other ranks where no two do, which is then brute force. `ideal` holds one duration per op. `scenario`
-  /// must have no launch delays. Returns the step time of each lane, [step · dp_size + dp_rank].
+  /// as there are other ranks where no two do, which is then brute force. Where ranks communicate in parts
+  /// (Group::dp_part) alike are those that also share the same parts with the lane's rank, if that can be told; else it
+  /// is brute force. `ideal` holds one duration per op. `scenario` must have no launch delays. Returns the step time of
+  /// each lane, [step · dp_size + dp_rank].
   std::vector<double> replay_each_against_ideal(const Scenario& scenario, const std::vector<double>& ideal) const;
 
   std::size_t lane_count() const { return dp_size_ * step_count_; }
@@ -70,6 +72,8 @@ class Simulator {
  private:
   std::size_t steps_per_block() const;
   void choose_stand_ins();
+  std::vector<std::uint32_t> stand_ins_of(std::size_t lane, const std::vector<std::uint32_t>& shapes) const;
+  bool stand_for_all(std::size_t lane, const std::vector<std::uint32_t>& stand_in_of) const;
 
   ReplayProgram program_;
   std::size_t dp_size_;

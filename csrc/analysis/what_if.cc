@@ -106,6 +106,14 @@ Scenario WhatIf::nodelay_with_launch_delays(std::size_t dp_rank) const {
   return scenario;
 }
 
+Scenario WhatIf::nodelay_with(const LaneBuffer& launch_delays_ns) const {
+  Scenario scenario = nodelay();
+  for (OpIndex op = 0; op < graph_.size(); ++op) {
+    scenario.launch_delays.push_back({launch_delays_ns.data() + op * timing_.lane_count, 0, nullptr});
+  }
+  return scenario;
+}
+
 Scenario WhatIf::nodelay_with_even_microbatches() const {
   Scenario scenario = nodelay();
   for (std::size_t stage = 0; stage < pp_size_; ++stage) {

@@ -192,6 +192,10 @@ void put_evidence(py::dict& result, const Analysis& analysis, std::size_t pp_siz
   early_starts["worst_s"] = analysis.fidelity.worst_early_start_ns * kSecondsPerNs;
   fidelity["simulation_error_mean"] = analysis.fidelity.simulation_error_mean;
   fidelity["simulation_error_worst"] = analysis.fidelity.simulation_error_worst;
+  fidelity["unexplained_error_mean"] =
+      known_or_none(analysis.fidelity.unexplained_error_mean, analysis.fidelity.knows_unexplained);
+  fidelity["unexplained_error_worst"] =
+      known_or_none(analysis.fidelity.unexplained_error_worst, analysis.fidelity.knows_unexplained);
   fidelity["early_starts"] = early_starts;
   py::dict negative_transfers;
   negative_transfers["count"] = analysis.fidelity.negative_transfer_count;
@@ -224,7 +228,6 @@ py::dict to_dict(const Analysis& analysis, const JobLayout& layout) {
   }
   result["left_out_steps"] = left_out_steps;
   result["absent_op_count"] = analysis.absent_op_count;
-  result["split_group_count"] = analysis.split_group_count;
   return result;
 }
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import random
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -36,6 +36,10 @@ class RecordedJob:
     skip_ranks: Collection[int] = ()
     change: Callable[[int, list[TestSpan]], list[TestSpan]] = lambda _rank, spans: spans
     warmup_steps: int = 0
+    # Steps that a rank does not have: it joined late, or was gone early.
+    absent_steps: Mapping[int, Collection[int]] = field(default_factory=dict)
+    # The job goes on so, with other microbatch counts for one; its steps are numbered on.
+    then: SyntheticJob | None = None
     who: dict[str, Any] = field(default_factory=dict)
     closed: bool = True
     groups: dict[OpKey, Any] = field(default_factory=dict)
@@ -51,9 +55,10 @@ class RecordedJob:
     def write(self, folder: Path) -> list[Path]:
         """One file a rank; ranks are dealt to the hosts in blocks."""
         folder.mkdir(parents=True, exist_ok=True)
-        ends = self.job.timeline.span_ns()[1]
-        self._begins = [BEGIN_NS + round(float(ends[:step].sum())) + step * _STEP_GAP_NS for step in range(len(ends))]
-        self._ends = [begin + round(float(end)) for begin, end in zip(self._begins, ends, strict=True)]
+        self._place_steps(BEGIN_NS)
+        if self.then is not None:
+            self._rest = RecordedJob(self.then, ids_on_messages=self.ids_on_messages)
+            self._rest._place_steps(self._ends[-1] + _STEP_GAP_NS)
         return [
             self._write_rank(folder, stage, dp_rank, tp_rank)
             for stage in range(self.spec.pp)
@@ -62,11 +67,23 @@ class RecordedJob:
             if self.rank_of(stage, dp_rank, tp_rank) not in self.skip_ranks
         ]
 
+    def _place_steps(self, first_ns: int) -> None:
+        ends = self.job.timeline.span_ns()[1]
+        self._begins = [first_ns + round(float(ends[:step].sum())) + step * _STEP_GAP_NS for step in range(len(ends))]
+        self._ends = [begin + round(float(end)) for begin, end in zip(self._begins, ends, strict=True)]
+
     def _write_rank(self, folder: Path, stage: int, dp_rank: int, tp_rank: int) -> Path:
         spec, rank = self.spec, self.rank_of(stage, dp_rank, tp_rank)
         host = rank * len(self.clocks) // spec.world_size
         clock = self.clocks[host]
-        spans = self.change(rank, self._spans(stage, dp_rank, tp_rank))
+        spans = self._spans(stage, dp_rank, tp_rank)
+        times = list(zip(self._begins, self._ends, strict=True))
+        if self.then is not None:
+            rest = self._rest._spans(stage, dp_rank, tp_rank)
+            spans += [dataclasses.replace(span, step=span.step + len(times)) for span in rest]
+            times += zip(self._rest._begins, self._rest._ends, strict=True)
+        absent = self.absent_steps.get(rank, ())
+        spans = self.change(rank, [span for span in spans if span.step not in absent])
         shown = []
         for span in spans:
             start_ns, end_ns = clock.at(span.start_ns), clock.at(span.start_ns + span.duration_ns)
@@ -74,7 +91,8 @@ class RecordedJob:
         shown.sort(key=lambda span: span.start_ns + span.duration_ns)
         steps = [
             (step, clock.at(begin), clock.at(end) - clock.at(begin), True, step < self.warmup_steps)
-            for step, (begin, end) in enumerate(zip(self._begins, self._ends, strict=True))
+            for step, (begin, end) in enumerate(times)
+            if step not in absent
         ]
         layout = {
             "dp_size": spec.dp,
@@ -170,6 +188,8 @@ class RecordedJob:
             ids["time_source"] = 0 if op.kind.endswith("_send") else WAIT_RETURN
             # What overlaps the computes is not waited for by their thread.
             overlaps = op.kind in _DP_KINDS and (self.spec.overlap or self.spec.vpp > 1)
+            # Nor are messages: they arrive beside the computes, as soon as they can.
+            overlaps |= op.kind.endswith("_recv")
             ids["flags"] = FLAGS["other_thread"] if overlaps else 0
         return ids
 

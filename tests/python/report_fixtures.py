@@ -120,6 +120,8 @@ def make_raw(
         "fidelity": {
             "simulation_error_mean": 0.0068,
             "simulation_error_worst": 0.0199,
+            "unexplained_error_mean": None,
+            "unexplained_error_worst": None,
             "early_starts": {"count": 0, "worst_s": 0.0},
         },
         "timing_ms": {"analyze": 12.0},

@@ -324,3 +324,25 @@ def test_numbers_that_make_no_sense_are_no_numbers(tmp_path: Path) -> None:
     trace = read_smon([tmp_path])
     assert [(row["microbatch"], row["chunk"], row["group_id"]) for row in rows_of(trace)] == [(-1, 0, -1), (-1, -1, -1)]
     assert trace.job.vpp_size == 1
+
+
+def test_a_receive_begins_when_its_wait_did(tmp_path: Path) -> None:
+    def receive(start_ns: int, end_ns: int, microbatch: int, flags: int = 0) -> TestSpan:
+        ids = {"microbatch": microbatch, "op_index": microbatch, "flags": flags, "time_source": WAIT_RETURN}
+        return TestSpan(kind="forward_recv", start_ns=start_ns, duration_ns=end_ns - start_ns, **ids)
+
+    spans = [
+        TestSpan(kind="forward_compute", start_ns=100, duration_ns=300, microbatch=0),
+        receive(50, 410, 1),  # asked for before the compute, waited for behind it
+        TestSpan(kind="forward_compute", start_ns=500, duration_ns=300, microbatch=1, op_index=1),
+        receive(420, 900, 2),  # another message is issued between the compute and the wait
+        TestSpan(kind="forward_send", start_ns=820, duration_ns=500, microbatch=1),
+        TestSpan(kind="forward_compute", start_ns=1_000, duration_ns=300, microbatch=2, op_index=2),
+        receive(480, 1_200, 3),  # seen within a compute: no wait
+        receive(490, 1_400, 4, FLAGS["other_thread"]),
+        receive(1_310, 1_500, 5),
+    ]
+    write_rank(tmp_path, spans)
+    rows = [row for row in rows_of(read_smon([tmp_path])) if row["kind"] == "forward_recv"]
+    times = {row["microbatch"]: (row["start_ns"] + 50, row["start_ns"] + 50 + row["duration_ns"]) for row in rows}
+    assert times == {1: (400, 410), 2: (820, 900), 3: (480, 1_200), 4: (490, 1_400), 5: (1_310, 1_500)}

@@ -231,6 +231,17 @@ def test_a_large_replay_error_casts_doubt_on_the_cause(error: float, is_doubted:
     assert ("too large to trust" in lines_of(report_of(raw))["trust"]) == is_doubted
 
 
+@pytest.mark.parametrize(("unexplained", "is_doubted"), [(0.004, False), (0.12, True)])
+def test_gaps_of_the_host_are_no_replay_error_and_are_told_apart(unexplained: float, is_doubted: bool) -> None:
+    raw = make_raw(removed={"worker": 0.9}, m_w=0.9)
+    raw["fidelity"]["simulation_error_mean"] = 0.14
+    raw["fidelity"] |= {"unexplained_error_mean": unexplained, "unexplained_error_worst": 2 * unexplained}
+    trust = lines_of(report_of(raw))["trust"]
+    words = f"gaps of the host leave {100 * unexplained:.1f} % unexplained (worst {200 * unexplained:.1f} %)"
+    assert f"replay error 14.0 % (worst 2.0 %), of which {words}" in trust
+    assert ("too large to trust" in trust) == is_doubted
+
+
 def test_where_the_replay_is_far_off_no_cause_is_told_and_nothing_is_called_healthy() -> None:
     raw = make_raw(delay_s=0.0, removed={"gc": 0.05})
     raw["fidelity"]["simulation_error_mean"] = 1.007

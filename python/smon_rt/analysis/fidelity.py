@@ -34,6 +34,8 @@ class Fidelity:
 
     simulation_error_mean: float
     simulation_error_worst: float
+    unexplained_error_mean: float | None
+    unexplained_error_worst: float | None
     early_starts: EarlyStarts
     clock_bound_s: float | None
     dropped_spans: dict[str, int]
@@ -56,8 +58,6 @@ def completed(recording: Recording | None, raw: RawResult) -> Recording | None:
         words.append(f"{len(steps) - _MOST_NAMED:,} more steps that contradict the others")
     if absent := raw.get("absent_op_count", 0):
         words.append(f"{absent:,} ops that some steps or workers lack")
-    if split := raw.get("split_group_count", 0):
-        words.append(f"{split:,} collectives over some of the dp ranks, taken as alone")
     return dataclasses.replace(recording, step_count=len(raw["steps"]), left_out=(*recording.left_out, *words))
 
 
@@ -71,6 +71,8 @@ def fidelity_of(raw: RawResult, recording: Recording | None) -> Fidelity:
     return Fidelity(
         simulation_error_mean=replayed["simulation_error_mean"],
         simulation_error_worst=replayed["simulation_error_worst"],
+        unexplained_error_mean=replayed.get("unexplained_error_mean"),
+        unexplained_error_worst=replayed.get("unexplained_error_worst"),
         early_starts=EarlyStarts(replayed["early_starts"]["count"], replayed["early_starts"]["worst_s"]),
         clock_bound_s=None if recording is None else recording.clock_bound_s,
         dropped_spans={} if recording is None else recording.dropped_spans,

@@ -80,14 +80,18 @@ class RawNegativeTransfers(TypedDict):
     worst_s: float
 
 
-class RawClockFidelity(TypedDict, total=False):
-    """What the clocks of several hosts do to the times; negative transfers are counted by the rules of ids only."""
+class RawIdFidelity(TypedDict, total=False):
+    """What is found by the rules of ids only: what the clocks of several hosts do to the times, and the error that is
+    left when the host's gaps between ops are replayed as well.
+    """
 
+    unexplained_error_mean: float | None
+    unexplained_error_worst: float | None
     negative_transfers: RawNegativeTransfers
     clock_tolerance_s: float
 
 
-class RawFidelity(RawClockFidelity):
+class RawFidelity(RawIdFidelity):
     """How far the replay is from the recorded steps."""
 
     simulation_error_mean: float
@@ -105,13 +109,11 @@ class RawLeftOutStep(TypedDict):
 class RawCoverage(TypedDict, total=False):
     """What the rules of ids did without; empty and 0 by the reference rules, which refuse such traces.
 
-    `absent_op_count`: computes and communication that a lane lacks and another one has. `split_group_count`:
-    collectives over some dp ranks but not all, whose ops count as if they had no partners.
+    `absent_op_count`: computes and communication that a lane lacks and another one has.
     """
 
     left_out_steps: Sequence[RawLeftOutStep]
     absent_op_count: int
-    split_group_count: int
 
 
 class RawResult(RawCoverage):

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from smon_rt.analysis.causes import Cause, Where, find_causes
 from smon_rt.analysis.fidelity import Fidelity, completed, fidelity_of, located
+from smon_rt.analysis.host_work import with_host_work
 from smon_rt.analysis.raw import RawContribution, RawResult
 from smon_rt.analysis.recording import Recording
 from smon_rt.analysis.situation import Situation
@@ -216,6 +217,8 @@ def _build(raw: RawResult, trace: Trace, options: ReportOptions) -> Report:
     times = StepTime(*(fmean(raw["step_time_s"][name]) for name in ("base", "nodelay", "ideal")))
     recording = completed(trace.recording, raw)
     causes = tuple(located(cause, recording) for cause in find_causes(raw))
+    if recording is not None:
+        causes = tuple(with_host_work(cause, trace.ops, raw["steps"]) for cause in causes)
     situation = _situation(raw, trace, times, causes, options, recording)
     by, launch_by = raw["slowdown_by"], raw["launch_slowdown_by"]
     by_by_step, launch_by_by_step = raw["slowdown_by_by_step"], raw["launch_slowdown_by_by_step"]
@@ -301,6 +304,8 @@ def _situation(
         m_s=raw["m_s"]["ratio"],
         simulation_error_mean=raw["fidelity"]["simulation_error_mean"],
         simulation_error_worst=raw["fidelity"]["simulation_error_worst"],
+        unexplained_error_mean=raw["fidelity"].get("unexplained_error_mean"),
+        unexplained_error_worst=raw["fidelity"].get("unexplained_error_worst"),
         early_start_count=raw["fidelity"]["early_starts"]["count"],
         early_start_worst_s=raw["fidelity"]["early_starts"]["worst_s"],
         causes=causes,

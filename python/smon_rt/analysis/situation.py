@@ -42,6 +42,8 @@ class Situation:
     m_s: float
     simulation_error_mean: float
     simulation_error_worst: float
+    unexplained_error_mean: float | None
+    unexplained_error_worst: float | None
     early_start_count: int
     early_start_worst_s: float
     causes: Sequence[Cause]
@@ -57,8 +59,12 @@ class Situation:
 
     @property
     def is_replay_far_off(self) -> bool:
-        """True where the replay without delays is so far from the recording that its causes are in doubt."""
-        return is_finite(self.simulation_error_mean) and self.simulation_error_mean >= LARGE_REPLAY_ERROR
+        """True where the replay is so far from the recording that its causes are in doubt.
+
+        Gaps of the host between ops, where they are known to be that, are no error: they are the launch slowdown.
+        """
+        error = self.simulation_error_mean if self.unexplained_error_mean is None else self.unexplained_error_mean
+        return is_finite(error) and error >= LARGE_REPLAY_ERROR
 
     @property
     def worker_count(self) -> int:

@@ -202,8 +202,11 @@ def starts_without_waits_for_missing(ops: OpColumns, group: Array) -> Array:
     latest_ns = np.full(int(found.max(initial=-1)) + 1, np.iinfo(np.int64).min)
     np.maximum.at(latest_ns, found, ops.start_ns[collectives])
     transfer_ns = ops.end_ns[collectives] - latest_ns[found]
-    for kind in np.unique(ops.kind[collectives]).tolist():
-        of_kind = ops.kind[collectives] == kind
+    # Groups of two sizes may carry the same kind: those within a replica, and those across them.
+    like = dense(ops.kind[collectives], ops.own_comm[collectives])
+    for number in range(int(like.max(initial=-1)) + 1):
+        of_kind = like == number
+        kind = int(ops.kind[collectives][of_kind][0])
         usual = int(counts[of_kind].max())
         lacks = of_kind & (counts < usual)
         if kind == COLLECTIVE or not lacks.any():

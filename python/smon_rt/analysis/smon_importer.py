@@ -32,7 +32,8 @@ from smon_rt.analysis.smon_groups import (
 from smon_rt.analysis.smon_layout import JobLayout
 from smon_rt.analysis.smon_spans import COMPUTES, OpColumns, behind_device, rank_ops
 from smon_rt.analysis.smon_steps import StepChoice
-from smon_rt.analysis.smon_workers import WorkerOps, merge_members, running_numbers
+from smon_rt.analysis.smon_waits import receive_when_waited
+from smon_rt.analysis.smon_workers import WorkerOps, merge_members, numbers_in_communicators, running_numbers
 from smon_rt.analysis.units import counted
 from smon_rt.errors import TraceError
 from smon_rt.trace.clocks import ClockAlignment, ClockEvidence
@@ -143,7 +144,7 @@ class _JobImporter:
                 continue
             line = alignment.hosts[host].line
             times = {name: line.apply(getattr(chosen, name)) for name in ("start_ns", "end_ns", "step_start_ns")}
-            parts.append(behind_device(chosen.replace(**times)))
+            parts.append(receive_when_waited(behind_device(chosen.replace(**times))))
         if not parts:
             raise TraceError(self._nothing_recorded())
         return OpColumns.concatenate(parts)
@@ -201,6 +202,8 @@ class _JobImporter:
             "group_id": (groups.group_id, pa.int64()),
             "step_start_ns": (step_start_ns - origin_ns, pa.int64()),
             "is_waited": (ops.waited, pa.uint8()),
+            "communicator": (ops.own_comm, pa.int32()),
+            "communicator_number": (numbers_in_communicators(ops), pa.int32()),
         }
         arrays = [pa.array(values[order].astype(kind.to_pandas_dtype()), kind) for values, kind in columns.values()]
         return pa.record_batch(arrays, names=list(columns))

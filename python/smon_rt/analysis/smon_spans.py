@@ -46,6 +46,7 @@ class OpColumns:
     chunk: Array
     microbatch: Array
     comm: Array  # number of the communicator in the job, -1 for none
+    own_comm: Array  # the same as this rank numbers it: what its peers made at the same place has the same number
     comm_seq: Array
     peer: Array
     time_source: Array
@@ -88,6 +89,7 @@ def rank_ops(trace: RankTrace, worker: int, communicators: Communicators, left_o
     start_ns = np.where(on_device, ops.device_start_ns, ops.start_ns)
     duration_ns = np.where(on_device, ops.device_duration_ns, ops.duration_ns)
     step = _next_step_between(trace, ops.kind, ops.step, ops.start_ns)
+    comm = communicators.numbers(trace, ops.comm_id)
     return OpColumns(
         rank=np.full(len(ops), trace.rank),
         worker=np.full(len(ops), worker),
@@ -98,7 +100,8 @@ def rank_ops(trace: RankTrace, worker: int, communicators: Communicators, left_o
         op_index=ops.op_index.astype(np.int64),
         chunk=_small(ops.chunk),
         microbatch=_small(ops.microbatch),
-        comm=communicators.numbers(trace, ops.comm_id),
+        comm=comm,
+        own_comm=np.where(comm >= 0, ops.comm_id, -1),
         comm_seq=ops.comm_seq,
         peer=ops.peer,
         time_source=ops.time_source,

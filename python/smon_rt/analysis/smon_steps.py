@@ -71,12 +71,18 @@ class StepChoice:
         if partial:
             lines.append(f"{counted(partial, 'step')} that not all ranks sampled and finished")
         lines += [
-            f"rank {rank}, which was cut short ({counted(len(self.by_rank[rank]), 'step')})"
+            f"rank {rank}, which {self._why_few(rank)} ({counted(len(self.by_rank[rank]), 'step')})"
             for rank in self.cut_short[:_MOST_NAMED]
         ]
         if len(self.cut_short) > _MOST_NAMED:
-            lines.append(f"{len(self.cut_short) - _MOST_NAMED:,} more ranks that were cut short")
+            lines.append(f"{len(self.cut_short) - _MOST_NAMED:,} more ranks with few of the steps")
         return lines
+
+    def _why_few(self, rank: int) -> str:
+        """Who has the last step of the others has lost its first ones."""
+        own = self.by_rank[rank]
+        has_last = len(own) > 0 and len(self.steps) > 0 and own[-1] >= self.steps[-1]
+        return "joined late" if has_last else "was cut short"
 
     def _nothing(self, wanted: Container[int] | None) -> str:
         every = np.unique(np.concatenate(list(self.by_rank.values())))

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from smon_rt.analysis.smon_spans import HOST_WORK, OpColumns
-from smon_rt.trace.partners import dense
+from smon_rt.trace.kinds import RECVS, SENDS
+from smon_rt.trace.partners import COMMUNICATION, dense
 from smon_rt.trace.spans import Array
 
 
@@ -68,9 +69,36 @@ def merge_members(ops: OpColumns, lowest_rank: Array) -> WorkerOps:
 
 
 def _number_among_equals(ops: OpColumns) -> Array:
-    """Which one each op is among those of its rank with the same step, kind, chunk and microbatch, by launch."""
+    """Which one each op is among those of its rank with the same step, kind, chunk and microbatch.
+
+    By its number in its communicator, so that a lost one does not shift the others, or else by launch.
+    """
     keys = (ops.step, ops.kind, ops.chunk, ops.microbatch, ops.rank)
-    return running_numbers(dense(*keys), ops.op_index, ops.start_ns)
+    number = running_numbers(dense(*keys), ops.op_index, ops.start_ns)
+    in_communicator = numbers_in_communicators(ops)
+    counted = np.flatnonzero(in_communicator >= 0)
+    if len(counted):
+        number[counted] = int(number.max()) + 1 + dense(ops.own_comm[counted], in_communicator[counted])
+    return number
+
+
+def numbers_in_communicators(ops: OpColumns) -> Array:
+    """Which one each collective is among those of its communicator, kind and step; -1 where it was not numbered.
+
+    From the lowest number that any member recorded in the step: who lost some does not shift the rest.
+    """
+    is_collective = np.isin(ops.kind, COMMUNICATION) & ~np.isin(ops.kind, (*SENDS, *RECVS))
+    rows = np.flatnonzero(is_collective & (ops.comm >= 0) & (ops.comm_seq > 0))
+    numbers = np.full(len(ops), -1, np.int64)
+    if len(rows) == 0:
+        return numbers
+    group = dense(ops.comm[rows], ops.kind[rows], ops.step[rows])
+    sequence = ops.comm_seq[rows].astype(np.int64)
+    first = np.full(int(group.max()) + 1, np.iinfo(np.int64).max)
+    np.minimum.at(first, group, sequence)
+    number = sequence - first[group]
+    numbers[rows] = np.where(number <= np.iinfo(np.int32).max, number, -1)
+    return numbers
 
 
 def running_numbers(group: Array, *by: Array) -> Array:

@@ -41,6 +41,11 @@ def _workers(situation: Situation) -> str:
 
 def _replay(situation: Situation, cause: Cause | None) -> str:
     words = f"replay error {_error(situation.simulation_error_mean)} (worst {_error(situation.simulation_error_worst)})"
+    if situation.unexplained_error_mean is not None:
+        words += (
+            f", of which gaps of the host leave {_error(situation.unexplained_error_mean)} unexplained "
+            f"(worst {_error(situation.unexplained_error_worst)})"
+        )
     # Delays between ops are the error itself: where they are the cause, they are no reason for doubt.
     is_delay = cause is not None and cause.cause == "host_launch_delay"
     if not is_delay and situation.is_replay_far_off:
@@ -92,6 +97,6 @@ def _shortened(lines: Sequence[str]) -> list[str]:
     return [*lines[:_MOST_NAMED], *([f"{more:,} more such"] if more > 0 else [])]
 
 
-def _error(value: float) -> str:
+def _error(value: float | None) -> str:
     """A replay error: zero is a number here, not "nothing"."""
-    return f"{value * 100:.1f} %" if is_finite(value) else "unknown"
+    return f"{value * 100:.1f} %" if value is not None and is_finite(value) else "unknown"

@@ -70,6 +70,8 @@ def action_of(situation: Situation, cause: Cause | None) -> str:
         return "nothing to repair"
     where = cause.where
     if cause.cause == "worker":
+        if host_work := cause.detail.get("host_work"):
+            return f"{_HOST_WORK_ACTIONS[host_work]} on rank {where.rank}"
         if not _computes_slower(cause):
             return f"look at rank {where.rank}'s links and host: it computes as fast as its peers"
         if cause.detail.get("peers") == "other_stages":
@@ -93,6 +95,18 @@ def _computes_slower(cause: Cause) -> bool:
     return not known or max(known) >= _SLOWER_COMPUTE_RATIO
 
 
+_HOST_WORK_WORDS = {
+    "data_loading": "waiting for data",
+    "gc": "collecting garbage",
+    "checkpoint_snapshot": "copying a checkpoint",
+    "checkpoint_wait": "waiting for a checkpoint",
+}
+_HOST_WORK_ACTIONS = {
+    "data_loading": "look at the loader, storage and CPUs",
+    "gc": "run garbage collection at the same step as elsewhere",
+    "checkpoint_snapshot": "look at the memory and CPUs",
+    "checkpoint_wait": "look at the storage of checkpoints",
+}
 _JOB_ACTIONS = {
     "sequence_length": "balance microbatches by attention cost (sum of squared sequence lengths), not by token count",
     "gc": "run garbage collection at the same step on all ranks",
@@ -107,6 +121,8 @@ def probable_cause_of(cause: Cause | None) -> str | None:
     """The most likely reason behind the named cause, as far as a trace without host facts can tell."""
     if cause is None:
         return None
+    if host_work := cause.detail.get("host_work"):
+        return f"time on the host, {_HOST_WORK_WORDS[host_work]}: it is no slow computing"
     if cause.cause in ("worker", "stage") and not _computes_slower(cause):
         return "slow links or a slow host: computes are as fast as elsewhere"
     if cause.cause == "worker":
@@ -160,7 +176,10 @@ def _cause_line(situation: Situation, cause: Cause | None) -> str:
             return f"none can be told: the replay does not meet the recording (the largest would be {_place(largest)})"
         return f"none stands out: the largest, {_place(largest)}, is {part} of the step"
     words = [_place(cause) + ":"]
-    if cause.cause == "worker":
+    if host_work := cause.detail.get("host_work"):
+        longer = seconds(cause.detail["host_work_excess_s"])
+        words.append(f"{_HOST_WORK_WORDS[host_work]} {longer} a step longer than its peers,")
+    elif cause.cause == "worker":
         words.append(_times_slower(cause, "its peers" if cause.detail.get("peers") == "same_stage" else "other stages"))
     elif cause.cause == "stage":
         words.append(_times_slower(cause, "other stages"))

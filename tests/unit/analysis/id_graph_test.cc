@@ -188,6 +188,54 @@ TEST(IdGraph, ARecvPostedAheadDoesNotWaitForTheComputeBeforeItsOwn) {
   EXPECT_EQ(job.before(job.op(Kind::kForwardRecv, 0, 2)), (Ops{job.op(kForward, 0, 0)}));
 }
 
+TEST(IdGraph, ARecvThatTheComputingThreadWaitsForComesAfterWhateverItComputedBefore) {
+  for (std::uint8_t who : {std::uint8_t{1}, std::uint8_t{2}}) {
+    IdRows made;
+    made.compute({}, kForward, 0, 0, 10);
+    made.compute({}, kBackward, 0, 10, 30);
+    made.add({}, Kind::kForwardRecv, 30, 34, 1, 0).is_waited = who;
+    made.compute({}, kForward, 1, 34, 44);
+    const IdJob job(made.rows, layout_of(1, 1));
+    EXPECT_EQ(job.waits_for(job.op(Kind::kForwardRecv, 0, 1), job.op(kBackward, 0, 0)), who == 1);
+  }
+}
+
+TEST(IdGraph, ASendBehindTheReductionOfItsGradientsWaitsForIt) {
+  for (std::int64_t reduced : {15, 25}) {
+    IdRows made;
+    made.compute({}, kBackward, 0, 0, 20);
+    made.add({}, Kind::kGradsAllReduce, 10, reduced).is_waited = 2;
+    made.add({}, Kind::kBackwardSend, 26, 30, 0, 0).is_waited = 0;
+    const IdJob job(made.rows, layout_of(1, 1));
+    const OpIndex reduction = job.op(Kind::kGradsAllReduce, 0);
+    EXPECT_EQ(job.waits_for(job.op(Kind::kBackwardSend, 0, 0), reduction), reduced == 25);
+  }
+}
+
+TEST(IdGraph, CollectivesRunOneAfterTheOtherInTheirCommunicatorWhateverTheirKind) {
+  IdRows made;
+  made.compute({}, kForward, 0, 0, 10);
+  const auto collective = [&](Kind kind, std::int64_t start, std::int64_t end, std::int32_t communicator) {
+    made.add({}, kind, start, end).communicator = communicator;
+  };
+  collective(Kind::kGradsReduceScatter, 10, 20, 1);
+  collective(Kind::kGradsReduceScatter, 22, 30, 2);
+  collective(Kind::kParamsAllGather, 32, 40, 1);
+  collective(Kind::kGradsReduceScatter, 42, 50, 1);
+  made.compute({}, kForward, 1, 60, 70);
+  // Behind the last compute one kind comes after the other, communicators of one kind still do not.
+  collective(Kind::kGradsReduceScatter, 72, 80, 2);
+  const IdJob job(made.rows, layout_of(1, 1));
+  const OpIndex first = job.op(Kind::kGradsReduceScatter, 0), other = job.op(Kind::kGradsReduceScatter, 0, -1, -1, 1);
+  const OpIndex gather = job.op(Kind::kParamsAllGather, 0), last = job.op(Kind::kGradsReduceScatter, 0, -1, -1, 2);
+  EXPECT_EQ(job.before(other), (Ops{job.op(kForward, 0, 0)}));
+  EXPECT_TRUE(job.waits_for(gather, first));
+  EXPECT_FALSE(job.waits_for(gather, other));
+  EXPECT_TRUE(job.waits_for(last, gather));
+  const OpIndex behind = job.op(Kind::kGradsReduceScatter, 0, -1, -1, 3);
+  EXPECT_EQ(job.before(behind), (Ops{other, gather, job.op(kForward, 0, 1)}));
+}
+
 TEST(IdGraph, TransfersWithoutAMicrobatchServeTheComputesAroundThem) {
   IdRows made;
   made.add({}, Kind::kForwardRecv, 0, 5);

@@ -23,7 +23,7 @@ Result<IdLanes> build(const std::vector<Row>& rows, const JobLayout& layout) {
   const ColumnStore store(rows);
   auto valid = validate_columns(store.view(), layout);
   EXPECT_TRUE(valid) << valid.error().message;
-  return build_id_lanes(store.view(), layout);
+  return build_id_lanes(store.full_view(), layout);
 }
 
 // Forward and backward of each microbatch one after the other, then the optimizer.
@@ -58,6 +58,31 @@ TEST(IdLanes, AnOpIsWhatHasTheSameIdsWhateverItsNumber) {
   EXPECT_FALSE(lanes->table.recorded().has(0, 1));
   // A step begins with its first recorded op.
   EXPECT_EQ(lanes->table.step_times_ns(), (std::vector<double>{65'000, 55'000}));
+}
+
+// Four collectives a step in two communicators; a lane lost the first of one.
+TEST(IdLanes, ALostCollectiveDoesNotShiftTheOthersOfItsCommunicator) {
+  IdRows made;
+  for (int dp_rank : {0, 1}) {
+    add_step(made, {dp_rank, 0, 0}, 1);
+    for (int i = 0; i < 4; ++i) {
+      if (dp_rank == 1 && i == 0) continue;
+      Row& row = made.add({dp_rank, 0, 0}, Kind::kCollective, 40 + i, 41 + i, -1, -1, i);
+      row.communicator = i % 2;
+      row.communicator_number = i / 2;
+    }
+  }
+  auto lanes = build(made.rows, layout_of(2, 1));
+  ASSERT_TRUE(lanes) << lanes.error().message;
+  EXPECT_TRUE(lanes->left_out_steps.empty());
+  EXPECT_EQ(lanes->table.op_count(), 3u + 4u);
+  EXPECT_EQ(lanes->absent_op_count, 1);
+  // The lost one's partner is alone; each of the others still has its own.
+  ASSERT_EQ(lanes->groups.size(), 3u);
+  for (const Group& group : lanes->groups) {
+    EXPECT_EQ(group.members.size(), 1u);
+    EXPECT_TRUE(group.spans_dp);
+  }
 }
 
 TEST(IdLanes, MicrobatchCountsMayDifferBetweenStepsAndDpRanks) {
@@ -147,6 +172,31 @@ TEST(IdLanes, AStepBeginsWhenItsWorkersBeganItWhereThatIsKnown) {
   EXPECT_EQ(lanes->table.step_times_ns(), std::vector<double>{45'000});
 }
 
+// Two workers that meet at the end of each step, of which one goes on late now and then: 100 us a step, and 20 in all
+// for who was late. Step 7 comes after a pause.
+TEST(IdLanes, WhoEndsAStepLateAndMakesTheOthersWaitInTheNextCountsOnce) {
+  IdRows made;
+  std::vector<std::int64_t> step_start_us;
+  const auto add = [&](int dp_rank, std::int64_t step, std::int64_t begin, std::int64_t end) {
+    made.compute({dp_rank, 0, step}, Kind::kForwardCompute, 0, begin + 5, end);
+    step_start_us.push_back(begin);
+  };
+  add(0, 1, 0, 100), add(1, 1, 0, 120);
+  add(0, 2, 100, 220), add(1, 2, 120, 220);
+  add(0, 3, 230, 330), add(1, 3, 232, 330);
+  add(0, 7, 800, 900), add(1, 7, 810, 900);
+  std::vector<std::int64_t> step_start_ns;
+  for (std::int64_t time : step_start_us) step_start_ns.push_back(1000 * time);
+  const ColumnStore store(made.rows);
+  OpColumns columns = store.view();
+  columns.step_start_ns = step_start_ns;
+  auto lanes = build_id_lanes(columns, layout_of(2, 1));
+  ASSERT_TRUE(lanes);
+  // The first: until 100 and 120. The second: until the next begins at 230 and 232, less the 10 in which both were
+  // between the two. The third, by its ends: from 220 to 330 less the same 10. The last, alone: the longest.
+  EXPECT_EQ(lanes->table.step_times_ns(), (std::vector<double>{110'000, 111'000, 100'000, 100'000}));
+}
+
 // One send a step from stage 0 to stage 1, with the group ids given.
 std::vector<Row> two_stages(int steps) {
   IdRows made;
@@ -218,16 +268,32 @@ TEST(IdLanes, AGroupOfAllDpRanksSpansThemEvenWhereOneIsLost) {
   EXPECT_TRUE(lanes->left_out_steps.empty());
   ASSERT_EQ(lanes->groups.size(), 1u);
   EXPECT_TRUE(lanes->groups[0].spans_dp);
-  EXPECT_EQ(lanes->split_group_count, 0);
 }
 
-TEST(IdLanes, AGroupOverSomeDpRanksOnlyIsCountedAndLeftWithoutPartners) {
-  auto lanes =
-      build(reductions(2, [](int dp_rank, std::int64_t) { return std::int64_t{dp_rank / 2}; }), layout_of(4, 1));
+TEST(IdLanes, AGroupOverSomeDpRanksOnlyIsAGroupOfParts) {
+  std::vector<Row> rows =
+      reductions(3, [](int dp_rank, std::int64_t) { return std::int64_t{dp_rank == 1 || dp_rank == 3}; });
+  // One lost a member, one lost a whole part.
+  std::erase_if(rows, [](const Row& row) {
+    if (row.kind != Kind::kGradsAllReduce) return false;
+    return (row.step == 0 && row.dp_rank == 3) || (row.step == 1 && row.group_id == 1);
+  });
+  auto lanes = build(rows, layout_of(4, 1));
   ASSERT_TRUE(lanes) << lanes.error().message;
   EXPECT_TRUE(lanes->left_out_steps.empty());
-  EXPECT_TRUE(lanes->groups.empty());
-  EXPECT_EQ(lanes->split_group_count, 1);
+  ASSERT_EQ(lanes->groups.size(), 1u);
+  EXPECT_TRUE(lanes->groups[0].spans_dp);
+  EXPECT_EQ(lanes->groups[0].dp_part, (std::vector<std::uint32_t>{0, 1, 0, 1}));
+}
+
+TEST(IdLanes, AStepThatJoinsTwoPartsIsLeftOut) {
+  auto lanes = build(
+      reductions(3, [](int dp_rank, std::int64_t step) { return std::int64_t{step == 1 ? dp_rank % 2 : dp_rank / 2}; }),
+      layout_of(4, 1));
+  ASSERT_TRUE(lanes) << lanes.error().message;
+  ASSERT_EQ(lanes->left_out_steps.size(), 1u);
+  EXPECT_EQ(lanes->left_out_steps[0].step, 1);
+  EXPECT_NE(lanes->left_out_steps[0].reason.find("over other dp ranks"), std::string::npos);
 }
 
 TEST(IdLanes, AStepThatReducesOverOtherRanksThanMostIsLeftOut) {

@@ -70,7 +70,7 @@ class IdJob {
  private:
   static IdLanes build(const std::vector<Row>& rows, const JobLayout& layout) {
     const ColumnStore store(rows);
-    return build_id_lanes(store.view(), layout).value();
+    return build_id_lanes(store.full_view(), layout).value();
   }
 };
 

@@ -17,6 +17,8 @@
 
 namespace smon_rt::analysis::testing {
 
+inline constexpr std::uint8_t kNotSaid = 255;
+
 /// One row of the op table.
 struct Row {
   Kind kind = Kind::kStep;
@@ -31,6 +33,9 @@ struct Row {
   std::int64_t start_ns = 0;
   std::int64_t duration_ns = 0;
   std::int64_t group_id = -1;
+  std::uint8_t is_waited = kNotSaid;
+  std::int32_t communicator = -1;
+  std::int32_t communicator_number = -1;
 
   std::int64_t end_ns() const { return start_ns + duration_ns; }
 };
@@ -52,11 +57,23 @@ class ColumnStore {
       global_chunk.push_back(row.global_chunk);
       microbatch.push_back(row.microbatch);
       group_id.push_back(row.group_id);
+      is_waited.push_back(row.is_waited);
+      communicator.push_back(row.communicator);
+      communicator_number.push_back(row.communicator_number);
     }
   }
 
   OpColumns view() const {
     return {dp_rank, stage, rank, step, kind, start_ns, duration_ns, seq_id, chunk, global_chunk, microbatch, group_id};
+  }
+  /// With who waited for communication, where a row says so, and the numbers of communicators.
+  OpColumns full_view() const {
+    OpColumns columns = view();
+    const auto is_said = [](std::uint8_t waited) { return waited != kNotSaid; };
+    if (std::any_of(is_waited.begin(), is_waited.end(), is_said)) columns.is_waited = is_waited;
+    columns.communicator = communicator;
+    columns.communicator_number = communicator_number;
+    return columns;
   }
 
   std::vector<std::int32_t> dp_rank, stage, rank;
@@ -65,6 +82,8 @@ class ColumnStore {
   std::vector<std::int64_t> start_ns, duration_ns;
   std::vector<std::int32_t> seq_id, chunk, global_chunk, microbatch;
   std::vector<std::int64_t> group_id;
+  std::vector<std::uint8_t> is_waited;
+  std::vector<std::int32_t> communicator, communicator_number;
 };
 
 enum class DpMode { kNone, kPlain, kOverlapped };

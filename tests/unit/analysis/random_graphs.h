@@ -16,8 +16,10 @@
 namespace smon_rt::analysis::testing {
 
 /// A random graph without circles: ops lie in layers, wait for earlier layers only and communicate within theirs.
-/// Indices are shuffled, so that nothing may rely on their order. Some ops are optimizers.
-inline OpGraph random_graph(std::mt19937& random, std::size_t op_count) {
+/// Indices are shuffled, so that nothing may rely on their order. Some ops are optimizers. A group over dp ranks is
+/// over all of them, or over parts of one of `dp_parts`, if there are any.
+inline OpGraph random_graph(std::mt19937& random, std::size_t op_count,
+                            const std::vector<std::vector<std::uint32_t>>& dp_parts = {}) {
   auto below = [&](std::size_t limit) { return static_cast<std::size_t>(random() % limit); };
   std::vector<OpIndex> index_of(op_count);
   std::iota(index_of.begin(), index_of.end(), OpIndex{0});
@@ -43,7 +45,12 @@ inline OpGraph random_graph(std::mt19937& random, std::size_t op_count) {
       members.push_back(index_of[k]);
     }
     i += members.size();
-    if (below(2) == 0) builder.add_group(std::move(members), below(3) == 0);
+    if (below(2) != 0) continue;
+    Group group{std::move(members), below(3) == 0};
+    if (const std::size_t parts = below(dp_parts.size() + 1); group.spans_dp && parts > 0) {
+      group.dp_part = dp_parts[parts - 1];
+    }
+    builder.add_group(std::move(group));
   }
   return std::move(std::move(builder).build()).value();
 }
@@ -122,8 +129,9 @@ class NaiveReplay {
     double begin = *starts_[at(op, lane)];
     if (graph_.is_communication(op)) {
       const Group& group = graph_.groups()[graph_.group_of(op)];
-      const std::size_t first = group.spans_dp ? lane / dp_size_ * dp_size_ : lane;
-      for (std::size_t peer = first; peer < (group.spans_dp ? first + dp_size_ : lane + 1); ++peer) {
+      const std::size_t first = lane / dp_size_ * dp_size_;
+      for (std::size_t peer = first; peer < first + dp_size_; ++peer) {
+        if (!group.joins(lane - first, peer - first)) continue;
         for (OpIndex member : group.members) {
           if (!starts_[at(member, peer)]) return false;
           begin = std::max(begin, *starts_[at(member, peer)]);

@@ -243,5 +243,43 @@ TEST(Simulator, EachLaneAgainstIdealOnesIsExactWhereIdealLanesDiffer) {
   }
 }
 
+// Shards within replicas: rows and columns of a grid of dp ranks; and parts that fit no grid.
+std::vector<std::vector<std::uint32_t>> parts_of(std::size_t rows, std::size_t columns, bool is_grid) {
+  std::vector<std::vector<std::uint32_t>> parts(2);
+  for (std::size_t rank = 0; rank < rows * columns; ++rank) {
+    parts[0].push_back(static_cast<std::uint32_t>(rank / columns));
+    parts[1].push_back(static_cast<std::uint32_t>(is_grid ? rank % columns : (rank * rank + rank / 3) % columns));
+  }
+  return parts;
+}
+
+TEST(Simulator, DpRanksInPartsWaitForThoseOfTheirPartOnly) {
+  std::mt19937 random(20);
+  for (int round = 0; round < 30; ++round) {
+    const std::size_t columns = 2 + random() % 3, dp_size = 3 * columns, steps = 1 + random() % 30;
+    const OpGraph graph = testing::random_graph(random, 40, parts_of(3, columns, round % 2 == 0));
+    const std::vector<double> durations = testing::random_values(random, graph.size() * dp_size * steps);
+    const testing::NaiveReplay naive(graph, dp_size, steps, durations, {});
+    const Simulator simulator(graph, dp_size, steps);
+    const StepEnds ends = simulator.replay(scenario_of(durations, {}, graph.size()));
+    ASSERT_EQ(ends.optimizer, naive.step_ends().optimizer);
+    ASSERT_EQ(ends.last, naive.step_ends().last);
+  }
+}
+
+TEST(Simulator, EachLaneAgainstIdealOnesIsExactWhereDpRanksCommunicateInParts) {
+  std::mt19937 random(21);
+  for (int round = 0; round < 40; ++round) {
+    const std::size_t columns = 2 + random() % 3, dp_size = 3 * columns, steps = 1 + random() % 30;
+    const OpGraph graph = testing::random_graph(random, 40, parts_of(3, columns, round % 2 == 0));
+    const LaneMask takes_part = testing::random_mask(random, graph.size(), dp_size * steps);
+    const Simulator simulator(graph, dp_size, steps, round % 4 < 2 ? nullptr : &takes_part);
+    const std::vector<double> durations = testing::random_values(random, graph.size() * dp_size * steps);
+    const std::vector<double> ideal = testing::random_values(random, graph.size());
+    ASSERT_EQ(simulator.replay_each_against_ideal(scenario_of(durations, {}, graph.size()), ideal),
+              each_alone(simulator, durations, ideal));
+  }
+}
+
 }  // namespace
 }  // namespace smon_rt::analysis
