@@ -30,6 +30,7 @@ from smon_rt.analysis.smon_groups import (
     starts_without_waits_for_missing,
 )
 from smon_rt.analysis.smon_layout import JobLayout
+from smon_rt.analysis.smon_repeats import last_of_each_step
 from smon_rt.analysis.smon_spans import COMPUTES, OpColumns, behind_device, rank_ops
 from smon_rt.analysis.smon_steps import StepChoice
 from smon_rt.analysis.smon_waits import receive_when_waited
@@ -105,9 +106,10 @@ class _JobImporter:
 
     def _add(self, trace: RankTrace) -> None:
         worker = self._layout.add(trace)
+        trace, repeated = last_of_each_step(trace, self._left_out)
         ops = rank_ops(trace, worker, self._communicators, self._left_out)
         self._clocks.add(trace)
-        self._steps.add(trace, ops)
+        self._steps.add(trace, ops, repeated)
         self._parts.append((trace.host_key, ops))
         self._dropped.update(dropped_by_kind(trace))
         self._missing_span_count += trace.missing_span_count

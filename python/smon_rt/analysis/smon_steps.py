@@ -27,9 +27,11 @@ class StepChoice:
     cut_short: list[int] = field(default_factory=list)
     steps: Array = field(default_factory=lambda: np.empty(0, np.int64))
     recorded_count: int = 0
+    _repeated: dict[int, dict[int, int]] = field(default_factory=dict)
 
-    def add(self, trace: RankTrace, ops: OpColumns) -> None:
-        """Takes what a rank recorded."""
+    def add(self, trace: RankTrace, ops: OpColumns, repeated: dict[int, int]) -> None:
+        """Takes what a rank recorded; `repeated` says how often a step was run, if more than once."""
+        self._repeated[trace.rank] = repeated
         table = trace.steps
         self.warmup.update(table.step[table.is_warmup].tolist())
         finished = table.step[table.is_sampled & ~table.is_warmup]
@@ -58,9 +60,18 @@ class StepChoice:
         common = ranks[0]
         for steps in ranks[1:]:
             common = np.intersect1d(common, steps, assume_unique=True)
+        common = (
+            common[[self._is_same_run(step) for step in common.tolist()]] if any(self._repeated.values()) else common
+        )
         if len(common) == 0:
             raise TraceError(f"run {run_id}: no step was sampled by all ranks ({self._ranges(chosen)}); record longer")
         self.steps = common
+
+    def _is_same_run(self, step: int) -> bool:
+        """Whether all ranks have run this step equally often: of a live job some may not have come to it again."""
+        return (
+            len({repeated.get(step, 1) for rank, repeated in self._repeated.items() if rank not in self.cut_short}) == 1
+        )
 
     def left_out(self) -> list[str]:
         """What is left out, a line each."""
