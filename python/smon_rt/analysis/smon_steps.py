@@ -60,18 +60,14 @@ class StepChoice:
         common = ranks[0]
         for steps in ranks[1:]:
             common = np.intersect1d(common, steps, assume_unique=True)
-        common = (
-            common[[self._is_same_run(step) for step in common.tolist()]] if any(self._repeated.values()) else common
-        )
+        common = common[np.fromiter(map(self._is_same_run, common.tolist()), bool, len(common))]
         if len(common) == 0:
             raise TraceError(f"run {run_id}: no step was sampled by all ranks ({self._ranges(chosen)}); record longer")
         self.steps = common
 
     def _is_same_run(self, step: int) -> bool:
         """Whether all ranks have run this step equally often: of a live job some may not have come to it again."""
-        return (
-            len({repeated.get(step, 1) for rank, repeated in self._repeated.items() if rank not in self.cut_short}) == 1
-        )
+        return len({times.get(step, 1) for rank, times in self._repeated.items() if rank not in self.cut_short}) == 1
 
     def left_out(self) -> list[str]:
         """What is left out, a line each."""
