@@ -1,4 +1,4 @@
-"""Finds the recorder: `smon_rt._runtime`, or a stand-in that records nothing where it cannot be loaded."""
+"""Finds the recorder: `smon_rt._runtime`, or a stand-in that records nothing where there is none that fits."""
 
 from __future__ import annotations
 
@@ -14,11 +14,16 @@ __all__ = ["IS_NATIVE", "native", "say", "write_line"]
 if TYPE_CHECKING:
     from smon_rt import _runtime as native
 else:
+    from smon_rt import _inert
+
     try:
         from smon_rt import _runtime as native
-    except ImportError as error:
-        from smon_rt import _inert as native
 
+        # Half an installation, or a tree that was updated and not built: found out here, not in the middle of a step.
+        if missing := [name for name in _inert.calls() if not hasattr(native, name)]:
+            raise ImportError(f"it is not of this version, and has no {missing[0]}; install smon_rt again")
+    except ImportError as error:
+        native = _inert
         native.reason = f"the recorder cannot be loaded, nothing is recorded: {' '.join(str(error).split())}"
 
 #: Whether spans can be recorded at all.

@@ -15,6 +15,12 @@ OK, DISABLED, ALREADY_STARTED, NOT_STARTED, INVALID_ARGUMENT, UNAVAILABLE, TIMED
 reason = ""
 
 
+def calls() -> list[str]:
+    """Names of what `smon_rt._runtime` must have."""
+    ours = [name for name, value in globals().items() if getattr(value, "__module__", "") == __name__]
+    return [name for name in ours if name != "calls"]
+
+
 class span:  # noqa: N801, the name of the real one
     """A context manager that records nothing."""
 

@@ -206,6 +206,22 @@ except smon_rt.RecordingError as error: assert "no such library" in str(error)
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_library_of_another_version_is_inert_and_says_so(tmp_path: Path) -> None:
+    program = """
+import sys, types
+sys.modules["smon_rt._runtime"] = old = types.ModuleType("smon_rt._runtime")
+old.begin = old.end = old.start = None
+import smon_rt
+smon_rt._runtime = old
+assert smon_rt.start(sys.argv[1]) is False
+with smon_rt.step(0), smon_rt.span("forward_compute"): pass
+"""
+    command = [sys.executable, "-c", program, str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout) == (0, ""), done.stderr
+    assert "cannot be loaded, nothing is recorded: it is not of this version, and has no span; install" in done.stderr
+
+
 def test_the_log_level_holds_for_what_python_says(job: RecordedJob) -> None:
     program = "smon_rt.start(DIR)\nwith smon_rt.step(0): smon_rt.begin('nonsense')"
     assert job.run(program, SMON_RT_LOG="error").stderr == ""

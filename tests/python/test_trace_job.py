@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -73,7 +74,7 @@ def test_the_newest_run_and_attempt_are_taken_unless_told(tmp_path: Path) -> Non
 def test_a_second_launch_under_the_same_name_is_the_job(tmp_path: Path) -> None:
     def write(rank: int, pid: int, began_ns: int, spans: int) -> None:
         more = snapshot(9_000, began_ns + 8_000)
-        who = {"pid": pid, "rank": rank, "world_size": 2, "file_index": pid % 2}
+        who: dict[str, Any] = {"pid": pid, "rank": rank, "world_size": 2, "file_index": pid % 2}
         write_rank(tmp_path, SPANS[:spans], clock=snapshot(1_000, began_ns), packets=[more], **who)
 
     for rank in range(2):
