@@ -38,7 +38,10 @@ _PLACED = ("worker", "stage")
 
 @dataclass(frozen=True)
 class PlantGrade:
-    """One planted cause: what it costs, and what the report says it does (None: not in the report, or elsewhere)."""
+    """One planted cause: what it costs, and what the report says it does (None: not in the report, or elsewhere).
+
+    `is_place_right`: whether what names it says where; None where it is not named, or is everywhere.
+    """
 
     text: str
     cause: str
@@ -47,6 +50,7 @@ class PlantGrade:
     said_s: float | None
     is_named: bool
     is_gain_right: bool
+    is_place_right: bool | None
 
     @property
     def counts(self) -> bool:
@@ -139,8 +143,10 @@ def grade(job: AccuracyJob) -> JobGrade:
     first_ns, last_ns = make_job(dataclasses.replace(spec, plants=())).timeline.span_ns()
     step_s = float((last_ns - first_ns).mean() / 1e9)
     facts = synthetic.truth["plants"]
-    plants = [_plant_grade(str(plant), fact, report, step_s) for plant, fact in zip(spec.plants, facts, strict=True)]
     named = _named(report)
+    plants = [
+        _plant_grade(str(plant), fact, report, named, step_s) for plant, fact in zip(spec.plants, facts, strict=True)
+    ]
     planted = [(fact["cause"], fact["where"]) for fact in facts]
     # A cause that was planted, but costs too little to count, may be named or not.
     wrong = [entry["cause"] for entry in named if not any(_is_of(entry, *plant) for plant in planted)]
@@ -175,10 +181,23 @@ def _is_of(entry: dict[str, Any], cause: str, where: dict[str, int]) -> bool:
     return cause not in _PLACED or all(entry["where"][name] == value for name, value in where.items())
 
 
-def _plant_grade(text: str, fact: dict[str, Any], report: Report, step_s: float) -> PlantGrade:
+def _says_where(entry: dict[str, Any], fact: dict[str, Any]) -> bool:
+    """Whether an entry has the coordinates of a plant; of a link, of either of its ends."""
+    where = entry["where"]
+    ends = 2 if fact["cause"] == "pp_communication" else 1
+    return all(
+        where.get(name) is not None and where[name] in range(value, value + (ends if name == "stage" else 1))
+        for name, value in fact["where"].items()
+    )
+
+
+def _plant_grade(
+    text: str, fact: dict[str, Any], report: Report, named: list[dict[str, Any]], step_s: float
+) -> PlantGrade:
     gain_s = fact["gain_s_per_step"]
     entries = [entry for entry in report.to_dict()["causes"] if _is_of(entry, fact["cause"], fact["where"])]
     said_s = max((entry["gain_s_per_step"] for entry in entries), default=None)
+    naming = [entry for entry in named if _is_of(entry, fact["cause"], fact["where"])]
     tolerance_s = max(GAIN_ERROR_RATIO * gain_s, STEP_ERROR_RATIO * step_s)
     return PlantGrade(
         text=text,
@@ -186,8 +205,9 @@ def _plant_grade(text: str, fact: dict[str, Any], report: Report, step_s: float)
         gain_s=gain_s,
         cost_ratio=gain_s / step_s,
         said_s=said_s,
-        is_named=any(_is_of(entry, fact["cause"], fact["where"]) for entry in _named(report)),
+        is_named=bool(naming),
         is_gain_right=said_s is not None and abs(said_s - gain_s) <= tolerance_s,
+        is_place_right=any(_says_where(entry, fact) for entry in naming) if naming and fact["where"] else None,
     )
 
 

@@ -70,20 +70,23 @@ def _by_cause(grades: Sequence[JobGrade]) -> list[str]:
         "## By cause",
         "",
         "Over all jobs. Precision: of the times the cause is named, how often it was planted (there). Recall: of the",
-        "plants that count, how many are named. Error: of the gain, median and worst over those.",
+        "plants that count, how many are named. Error: of the gain, median and worst over those. Place: of the named",
+        "ones that are not everywhere, how many come with the right dp rank and stage (a link: with one of its ends).",
         "",
-        "| cause | plants that count | recall | precision | gain right | error, median | worst |",
-        "| --- | --- | --- | --- | --- | --- | --- |",
+        "| cause | plants that count | recall | precision | gain right | error, median | worst | place right |",
+        "| --- | --- | --- | --- | --- | --- | --- | --- |",
     ]
     for cause in dict.fromkeys([plant.cause for plant in every] + wrong):
         own = [plant for plant in counting if plant.cause == cause]
         named = sum(plant.is_named for plant in every if plant.cause == cause)
+        places = [plant.is_place_right for plant in own if plant.is_place_right is not None]
         errors = [abs(plant.error_ratio) for plant in own if plant.error_ratio is not None]
         right = f"{sum(plant.is_gain_right for plant in own)} of {len(own)}"
         spread = f"{100 * median(errors):.1f} % | {100 * max(errors):.1f} %" if errors else "– | –"
         lines.append(
             f"| {cause} | {len(own)} | {_share(sum(plant.is_named for plant in own), len(own))} "
-            f"| {_share(named, named + wrong.count(cause))} | {right} | {spread} |"
+            f"| {_share(named, named + wrong.count(cause))} | {right} | {spread} "
+            f"| {f'{sum(places)} of {len(places)}' if places else '–'} |"
         )
     return [*lines, ""]
 
