@@ -58,7 +58,7 @@ def test_a_model_that_was_compiled_before_recording(torch_job: TorchJob) -> None
         _COMPILED,
         """
         call = torch.compile(Model(), backend="eager", fullgraph=True)
-        sequential = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.ReLU())
+        sequential = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Tanh())
         call(torch.randn(4, 8)).sum().backward()
         start()
         for k in range(5): train(call, k)
@@ -94,3 +94,49 @@ def test_a_compiled_function_with_the_whole_model_in_it(torch_job: TorchJob) -> 
     (trace,) = torch_job.traces()
     # No module is called as far as Python sees: its time is not known.
     assert counts_by_step(trace, range(5)) == [{"backward_compute": 1}] * 5
+
+
+def test_our_hooks_are_not_compiled_with_the_job(torch_job: TorchJob) -> None:
+    """Inside a compiled DDP model and a compiled step torch falls back to Python, where hooks run."""
+    torch_job.run(
+        """
+        from torch._dynamo.utils import counters
+        from torch.nn.parallel import DistributedDataParallel
+        from torch.utils.data import DataLoader
+        init()
+        torch._dynamo.config.error_on_recompile = True
+        def helper(x):
+            total = torch.ones(3)
+            dist.all_reduce(total, async_op=True).wait()
+            return x
+        def compiled(with_loader):
+            torch._dynamo.reset()
+            counters.clear()
+            torch.manual_seed(0)
+            model = DistributedDataParallel(torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Tanh()))
+            optimizer = torch.optim.SGD(model.parameters(), 0.1)
+            def forward(x, batches):
+                y = model(x + next(batches)) if batches else model(x)
+                helper(y)
+                return y * 2
+            call = torch.compile(forward if with_loader else model, backend="eager")
+            losses = []
+            for k in range(8):
+                batches = iter(DataLoader(torch.ones(8, 8), batch_size=4))
+                optimizer.zero_grad()
+                loss = (call(torch.ones(4, 8), batches) if with_loader else call(torch.ones(4, 8))).sum()
+                loss.backward()
+                optimizer.step()
+                losses.append(loss.item())
+            # Not all frames: torch itself runs more of its own where an optimizer has hooks.
+            return losses, dict(counters["graph_break"]), dict(counters["stats"])
+        for _ in range(2):  # of the first time torch remembers some
+            without = [compiled(with_loader) for with_loader in (False, True)]
+        start()
+        recorded = [compiled(with_loader) for with_loader in (False, True)]
+        smon_rt.stop()
+        for before, after in zip(without, recorded): assert before == after, (before, after)
+        """
+    )
+    (trace,) = torch_job.traces()
+    assert all(counts["grads_all_reduce"] == 1 for counts in counts_by_step(trace, range(2, 8)))

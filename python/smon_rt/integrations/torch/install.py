@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 from smon_rt._backend import native
 from smon_rt.integrations import dimensions, on_import, state
 from smon_rt.integrations.patches import Patches
-from smon_rt.integrations.torch import collectives, compute, data, fallback, fsdp, gradients, groups, steps
+from smon_rt.integrations.torch import collectives, compute, data, fallback, fsdp, gradients, groups, steps, uncompiled
 
 __all__ = ["attach", "detach", "say_facts"]
 
@@ -84,6 +84,8 @@ def detach() -> None:
 def say_facts() -> None:
     """A recording begins: which hooks there are, for its header."""
     collectives.started()
+    if uncompiled.MODULE in sys.modules:  # again: modules of ours may have come since
+        _attach_dynamo()
     for key, reason in _Attached.facts.items():
         native.set_fact(key, reason)
 
@@ -251,6 +253,10 @@ def _attach_fsdp() -> None:
     _try("fsdp_reduce", lambda: _Attached.patches.wrap(module, "foreach_reduce", reduce, fsdp.reduce))
 
 
+def _attach_dynamo() -> None:
+    _try("compile", uncompiled.skip_our_code)
+
+
 def _step_ended() -> None:
     if _Attached.roots is not None:
         _Attached.roots.step_ended()
@@ -272,6 +278,7 @@ _LATER: dict[str, Callable[[], None]] = {
     _LOADER: _attach_data,
     _MESH: _attach_mesh,
     _FSDP: _attach_fsdp,
+    uncompiled.MODULE: _attach_dynamo,
 }
 _STATE_HOOKS: tuple[tuple[list[Callable[[], None]], Callable[[], None]], ...] = (
     (state.on_step_end, _step_ended),
