@@ -1,4 +1,4 @@
-"""Host work behind a slow worker: a worker that waits for its data longer than its peers does not compute slowly."""
+"""What else than computing makes a worker slow: one that waits for its data longer computes as its peers do."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from smon_rt.kinds import KIND_NAMES
 
 #: Host work that is said of a worker when it is longer there than elsewhere by this part of what the worker costs.
 _MOST_OF_THE_GAIN = 0.5
-_KINDS = ("data_loading", "gc", "checkpoint_snapshot", "checkpoint_wait")
+_KINDS = ("data_loading", "gc", "optimizer", "checkpoint_snapshot", "checkpoint_wait")
 
 
 def with_host_work(cause: Cause, ops: pa.RecordBatch, steps: Sequence[int]) -> Cause:

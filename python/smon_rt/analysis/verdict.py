@@ -13,7 +13,13 @@ from dataclasses import dataclass
 from smon_rt.analysis.causes import Cause, Where
 from smon_rt.analysis.situation import Situation, gpu_hours
 from smon_rt.analysis.units import is_finite
-from smon_rt.analysis.verdict_text import action_of, probable_cause_of, sentence_of, verdict_text
+from smon_rt.analysis.verdict_text import (
+    action_of,
+    computes_slower,
+    probable_cause_of,
+    sentence_of,
+    verdict_text,
+)
 
 #: A cause is named when it gives back this much of the step, and when its interval stays above the second.
 NAMED_GAIN_RATIO = 0.03
@@ -112,8 +118,9 @@ _TIME_KINDS = {
 def choose_cause(situation: Situation) -> Cause | None:
     """The cause to name, or None where nothing gives back enough of the step to be told from noise.
 
-    A dominant worker or stage comes first, then sequence lengths with evidence, then whatever gives back most. They
-    are chosen by shares of a loss that launch delays are no part of: larger delays come before all of them.
+    A dominant worker or stage that is slower itself comes first, then sequence lengths with evidence, then whatever
+    gives back most. They are chosen by shares of a loss that launch delays are no part of: larger delays come before
+    all of them.
     """
     named = [cause for cause in situation.causes if is_named(cause, situation.base_s)]
     found = _choose_named(situation, named)
@@ -122,8 +129,10 @@ def choose_cause(situation: Situation) -> Cause | None:
 
 
 def _choose_named(situation: Situation, named: list[Cause]) -> Cause | None:
-    worker = next((cause for cause in named if cause.cause == "worker" and _worker_dominates(situation)), None)
-    stage = next((cause for cause in named if cause.cause == "stage" and _stage_dominates(situation, cause)), None)
+    # Where all that a place does takes as long as elsewhere, time is lost for another reason: it comes by its gain.
+    slower = [cause for cause in named if computes_slower(cause) or "host_work" in cause.detail]
+    worker = next((cause for cause in slower if cause.cause == "worker" and _worker_dominates(situation)), None)
+    stage = next((cause for cause in slower if cause.cause == "stage" and _stage_dominates(situation, cause)), None)
     if worker and stage:
         return _worker_or_stage(situation, worker, stage)
     if worker or stage:

@@ -72,7 +72,7 @@ def action_of(situation: Situation, cause: Cause | None) -> str:
     if cause.cause == "worker":
         if host_work := cause.detail.get("host_work"):
             return f"{_HOST_WORK_ACTIONS[host_work]} on rank {where.rank}"
-        if not _computes_slower(cause):
+        if not computes_slower(cause):
             return f"look at rank {where.rank}'s links and host: it computes as fast as its peers"
         if cause.detail.get("peers") == "other_stages":
             return f"check rank {where.rank}'s GPU (clocks, ECC, neighbours), or give stage {where.stage} fewer layers"
@@ -80,7 +80,7 @@ def action_of(situation: Situation, cause: Cause | None) -> str:
             return f"take the machines of these workers out (rank {where.rank} first), or check their GPUs"
         check = "check its GPU (clocks, ECC, neighbours) before the next restart"
         return f"take rank {where.rank}'s machine out, or {check}"
-    if cause.cause == "stage" and not _computes_slower(cause):
+    if cause.cause == "stage" and not computes_slower(cause):
         return f"look at the links and hosts of stage {where.stage}: it computes as fast as the other stages"
     if cause.cause == "stage":
         why = " (it also computes the loss)" if cause.detail.get("is_last_stage") else ""
@@ -88,7 +88,7 @@ def action_of(situation: Situation, cause: Cause | None) -> str:
     return _JOB_ACTIONS[cause.cause]
 
 
-def _computes_slower(cause: Cause) -> bool:
+def computes_slower(cause: Cause) -> bool:
     """False where forward and backward are known and both about as fast as those of the peers."""
     ratios = [cause.detail.get(f"{kind}_compute_ratio") for kind in ("forward", "backward")]
     known = [value for value in ratios if value is not None and is_finite(value)]
@@ -98,12 +98,14 @@ def _computes_slower(cause: Cause) -> bool:
 _HOST_WORK_WORDS = {
     "data_loading": "waiting for data",
     "gc": "collecting garbage",
+    "optimizer": "in the optimizer",
     "checkpoint_snapshot": "copying a checkpoint",
     "checkpoint_wait": "waiting for a checkpoint",
 }
 _HOST_WORK_ACTIONS = {
     "data_loading": "look at the loader, storage and CPUs",
     "gc": "run garbage collection at the same step as elsewhere",
+    "optimizer": "look at the optimizer's step, memory and CPUs",
     "checkpoint_snapshot": "look at the memory and CPUs",
     "checkpoint_wait": "look at the storage of checkpoints",
 }
@@ -123,7 +125,7 @@ def probable_cause_of(cause: Cause | None) -> str | None:
         return None
     if host_work := cause.detail.get("host_work"):
         return f"time on the host, {_HOST_WORK_WORDS[host_work]}: it is no slow computing"
-    if cause.cause in ("worker", "stage") and not _computes_slower(cause):
+    if cause.cause in ("worker", "stage") and not computes_slower(cause):
         return "slow links or a slow host: computes are as fast as elsewhere"
     if cause.cause == "worker":
         if cause.detail.get("peers") == "other_stages":
