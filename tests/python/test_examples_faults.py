@@ -1,6 +1,6 @@
 """examples/faults.py: what is planted in real jobs of four processes is what the verdict names.
 
-Late data and long sequences are planted and recorded here too; the verdict does not name them yet.
+Late data, long sequences and a slow link are planted and recorded here too; the verdict does not name them each time.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ NAMED: dict[str, tuple[str, dict[str, int]]] = {
     "slow_worker": ("worker", {"rank": 2, "dp_rank": 1, "stage": 0}),
     "slow_stage": ("stage", {"stage": 1}),
     "gc": ("gc", {}),
-    "slow_link": ("pp_communication", {}),
+    "none": ("none", {}),
 }
-RECORDED = ("data_stall", "long_sequences")
+RECORDED = ("data_stall", "long_sequences", "slow_link")
 
 
 @pytest.fixture(scope="module")
@@ -36,14 +36,16 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Traces of a short run with each fault."""
     folder = tmp_path_factory.mktemp("faults")
     faults = [*NAMED, *RECORDED]
-    for some in (faults[::2], faults[1::2]):  # each within the deadline, also on a busy machine
+    for some in (faults[::3], faults[1::3], faults[2::3]):  # each within the deadline, also on a busy machine
         run_jobs([faulty(folder / fault, fault) for fault in some])
     return folder
 
 
 def faulty(folder: Path, fault: str) -> dict[str, Any]:
     folder.mkdir()
-    arguments = [str(folder), f"--fault={fault}", f"--steps={STEPS}", f"--layer-ms={LAYER_MS}"]
+    # Longer where nothing is planted, so that what the host takes between ops is nothing beside it.
+    layer_ms = LAYER_MS if fault != "none" else 4 * LAYER_MS
+    arguments = [str(folder), f"--fault={fault}", f"--steps={STEPS}", f"--layer-ms={layer_ms}"]
     return {"script": str(EXAMPLES / "faults.py"), "arguments": arguments, "ranks": 4}
 
 
@@ -63,6 +65,18 @@ def test_a_stalled_loader_is_recorded_on_its_rank_alone(folder: Path) -> None:
         stalls = int((loads >= 8 * LAYER_MS * 1_000_000).sum())
         assert (stalls > 3) == (trace.rank == 0)
         assert stalls < STEPS
+
+
+def test_a_slow_link_gives_back_most_and_is_slow_for_both_ends(folder: Path) -> None:
+    report = analyze(folder / "slow_link" / "traces")
+    assert report.causes[0].cause == "pp_communication"
+    waits_ms = [
+        float(np.median(trace.spans.duration_ns[rows(trace, "forward_recv", "backward_recv")])) / 1e6
+        for trace in traces_in(folder / "slow_link" / "traces")
+    ]
+    # Of the 40 ms that a message takes some pass before anyone waits for it.
+    assert waits_ms[2] > waits_ms[0] + 10
+    assert waits_ms[3] > waits_ms[1] + 10
 
 
 def test_long_sequences_are_long_on_both_stages_and_in_both_passes(folder: Path) -> None:
