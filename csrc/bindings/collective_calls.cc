@@ -6,7 +6,7 @@
 #include "bindings/collective_hooks.h"
 #include "bindings/collective_table.h"
 #include "bindings/python_reference.h"
-#include "bindings/recorded_wait.h"
+#include "bindings/recorded_method.h"
 #include "bindings/runtime_arguments.h"
 #include "bindings/runtime_calls.h"
 #include "bindings/torch_attributes.h"
@@ -112,6 +112,24 @@ PyObject* take_transfer_call(PyObject*, PyObject* const* args, Py_ssize_t count)
   return Py_BuildValue("(iii)", label.kind, static_cast<int>(label.microbatch), static_cast<int>(label.chunk));
 }
 
+PyObject* wait_for_work(const RecordedMethod& method, PyObject* const* args, std::size_t count_and_flag,
+                        PyObject* kwnames) {
+  const bool has_work = PyVectorcall_NARGS(count_and_flag) > 0;
+  const smon_token token = has_work ? take_awaited(reinterpret_cast<std::uintptr_t>(args[0])) : 0;
+  PyObject* result = call_original(method, args, count_and_flag, kwnames);
+  if (token == 0) return result;
+  if (result != nullptr) {
+    end_operation(token, SMON_TIME_WAIT_RETURN, 0);
+  } else {
+    abort_operation(token);
+  }
+  return result;
+}
+
+PyObject* recorded_wait(PyObject*, PyObject* original) {
+  return make_method(wait_for_work, original);
+}
+
 template <typename Function>
 PyCFunction as_method(Function function) {
   return reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(function));
@@ -168,7 +186,7 @@ bool set_up_collectives(PyObject* module) {
   g_names.data_ptr = PyUnicode_InternFromString("data_ptr");
   g_names.register_group = PyUnicode_InternFromString("register");
   return g_names.nbytes != nullptr && g_names.is_cpu != nullptr && g_names.data_ptr != nullptr &&
-         g_names.register_group != nullptr && set_up_hooks(module) && set_up_wait(module);
+         g_names.register_group != nullptr && set_up_hooks(module) && set_up_methods(module);
 }
 
 }  // namespace smon_rt::bindings

@@ -4,6 +4,7 @@
 
 #include <Python.h>
 
+#include <atomic>
 #include <utility>
 
 #include "bindings/runtime_arguments.h"
@@ -41,8 +42,8 @@ PyObject* forward_returned(PyObject*, PyObject*) {
   Py_RETURN_NONE;
 }
 
-PyObject* set_inside_model(PyObject*, PyObject* object) {
-  t_forward.is_inside = object == Py_True;
+PyObject* set_inside_model_call(PyObject*, PyObject* object) {
+  set_inside_model(object == Py_True);
   Py_RETURN_NONE;
 }
 
@@ -57,12 +58,27 @@ PyObject* close_forward_call(PyObject*, PyObject* object) {
   Py_RETURN_NONE;
 }
 
+// When the autograd engine had computed all: ticks, 0 if nobody has noticed. Of the process, as the engine's threads
+// are.
+std::atomic<std::int64_t> g_backward_end{0};
+
+PyObject* backward_computed(PyObject*, PyObject*) {
+  g_backward_end.store(smon_ticks(), std::memory_order_relaxed);
+  Py_RETURN_NONE;
+}
+
+PyObject* take_backward_end_call(PyObject*, PyObject*) {
+  return PyLong_FromLongLong(take_backward_end());
+}
+
 PyMethodDef g_calls[] = {
+    {"backward_computed", &backward_computed, METH_NOARGS, "The autograd engine has computed all."},
+    {"take_backward_end", &take_backward_end_call, METH_NOARGS, "When that was, once; 0: not known."},
     {"set_forward", &set_forward, METH_O, "Token of the forward that awaits its backward on this thread; 0: none."},
     {"forward", &forward, METH_NOARGS, "That token."},
     {"end_forward", &end_forward, METH_NOARGS, "Ends it now."},
     {"forward_returned", &forward_returned, METH_NOARGS, "Its module has returned."},
-    {"set_inside_model", &set_inside_model, METH_O, "Whether a model's call runs on this thread."},
+    {"set_inside_model", &set_inside_model_call, METH_O, "Whether a model's call runs on this thread."},
     {"is_inside_model", &is_inside_model, METH_NOARGS, "Whether one does."},
     {"close_forward", &close_forward_call, METH_O, "Ends it where its module returned, with these flags."},
     {nullptr, nullptr, 0, nullptr},
@@ -73,6 +89,14 @@ PyMethodDef g_calls[] = {
 void close_forward(std::uint16_t flags) {
   if (t_forward.token == 0 || t_forward.is_inside) return;
   smon_end_at(std::exchange(t_forward.token, 0), t_forward.end_ticks, SMON_TIME_HOST, flags);
+}
+
+bool set_inside_model(bool is_inside) {
+  return std::exchange(t_forward.is_inside, is_inside);
+}
+
+std::int64_t take_backward_end() {
+  return g_backward_end.exchange(0, std::memory_order_relaxed);
 }
 
 PyMethodDef* forward_calls() {

@@ -9,12 +9,14 @@ namespace smon_rt::bindings {
 PyMethodDef* runtime_calls();
 
 /// Those that integrations with frameworks make, in the same form: operations of process groups, and the forward of a
-/// model that awaits its backward.
+/// model that awaits its backward, and what a pipeline's schedule does.
 PyMethodDef* collective_calls();
 PyMethodDef* forward_calls();
+PyMethodDef* pipeline_calls();
 
-/// Makes what collective_calls() needs. Once, when the module is loaded; false with an exception set.
+/// Make what these need. Once, when the module is loaded; false with an exception set.
 bool set_up_collectives(PyObject* module);
+bool set_up_pipelines();
 
 /// The type `span`. A new reference, nullptr with an exception set.
 PyObject* make_span_type(PyObject* module);

@@ -219,6 +219,22 @@ def set_inside_model(is_inside: bool, /) -> None: ...
 def is_inside_model() -> bool:
     """Whether an outermost model's call runs on this thread."""
 
+def backward_computed() -> None:
+    """The autograd engine has computed all; what it waits for now is somebody's collectives."""
+
+def take_backward_end() -> int:
+    """When that was, in ticks, once; 0: nobody has noticed."""
+
+def recorded_stage_method(what: str, original: Callable[..., Any], number: int, /) -> Callable[..., Any]:
+    """What a method of a pipeline's stage becomes: its forward, the loss after it, a backward (number 1: the part for
+    the weights), or what gives the operations to issue (number: their kind)."""
+
+def enter_schedule(is_eval: bool, is_loop: bool, has_loss: bool, microbatch_offset: int, /) -> None:
+    """A schedule begins on this thread: forward only, round the ranks, computing the loss itself."""
+
+def leave_schedule() -> None:
+    """It has ended: what a stage left open is aborted, transfers that did not come are forgotten."""
+
 def is_sampled() -> bool:
     """Whether the current step's spans are recorded: what is costly to find out can be left out otherwise."""
 

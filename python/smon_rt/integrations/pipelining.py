@@ -8,8 +8,8 @@ What is recorded, by the classes of torch 2.15 (facts of a run are in the tests)
   the one for the inputs, named backward_input, which receives and sends, and later `backward_weight_one_chunk`, named
   backward_weight.
 - Sends and receives are recorded by the c10d hooks; the operations that `get_fwd_recv_ops` and its like return are told
-  to them ahead by way of `p2p_labels`. What stages exchange otherwise (shapes, in the first step) has no label: these
-  are collectives inside a `startup` span.
+  to them ahead. What stages exchange otherwise (shapes, in the first step) has no label: these are collectives inside a
+  `startup` span.
 - A forward-only pass (`schedule.eval`) is one eval span.
 
 `chunk` is the place of a stage among those of this rank: stage_index // pp_size. It tells who is next only where stages
@@ -29,16 +29,16 @@ from typing import Any
 from smon_rt._backend import native
 from smon_rt._layout import Layout, torch_distributed
 from smon_rt._recording import found_layout, known_layout
-from smon_rt.integrations import on_import, p2p_labels, state
+from smon_rt.integrations import on_import, state
 from smon_rt.integrations.patches import Method, Patches
-from smon_rt.integrations.state import FORWARD_ONLY, HOST
+from smon_rt.integrations.state import FORWARD_ONLY
 from smon_rt.integrations.torch import collectives, compute, steps
 from smon_rt.kinds import KIND_NAMES, KindName
 
 __all__ = ["attach", "detach"]
 
 _SCHEDULES = "torch.distributed.pipelining.schedules"
-_FORWARD, _BACKWARD, _EVAL, _STARTUP = map(KIND_NAMES.index, ("forward_compute", "backward_compute", "eval", "startup"))
+_EVAL, _STARTUP = map(KIND_NAMES.index, ("eval", "startup"))
 #: Classes of schedules by the names that papers give them; another one keeps its class's name.
 _SCHEDULE_NAMES = {
     "ScheduleGPipe": "gpipe",
@@ -52,7 +52,6 @@ _SCHEDULE_NAMES = {
 
 #: Transfers of shapes and of forward-only passes are collectives of two.
 _NOT_OF_MICROBATCHES: dict[str, int] = {}
-_MICROBATCH_NAMES = ("fwd_chunk_id", "bwd_chunk_id")
 
 _patches = Patches()
 
@@ -62,8 +61,6 @@ class _Running(threading.local):
 
     schedule: Any = None
     is_eval = False
-    forward_with_loss = 0
-    """Token of the last stage's forward, which ends with its loss."""
     microbatch_offset = 0
     is_loop = True
     """Whether stages go round the ranks (0 1 0 1), and not to and fro (0 1 1 0)."""
@@ -95,14 +92,14 @@ def _attach_now() -> None:
     schedules, stage = sys.modules[_SCHEDULES], sys.modules["torch.distributed.pipelining.stage"]
     base = stage._PipelineStageBase
     wrapped = [
-        (base, "forward_one_chunk", ("self", "fwd_chunk_id"), _forward),
-        (base, "backward_one_chunk", ("self", "bwd_chunk_id", "loss", "full_backward"), _backward),
-        (base, "backward_weight_one_chunk", ("self", "bwd_chunk_id"), _backward_weight),
+        (base, "forward_one_chunk", ("self", "fwd_chunk_id"), _recorded("forward")),
+        (base, "backward_one_chunk", ("self", "bwd_chunk_id", "loss", "full_backward"), _recorded("backward")),
+        (base, "backward_weight_one_chunk", ("self", "bwd_chunk_id"), _recorded("backward", 1)),
         (base, "get_fwd_recv_ops", ("self", "fwd_chunk_id"), _labelled("forward_recv")),
         (base, "get_fwd_send_ops", ("self", "fwd_chunk_id"), _labelled("forward_send")),
         (base, "get_bwd_recv_ops", ("self", "bwd_chunk_id"), _labelled("backward_recv")),
         (base, "get_bwd_send_ops", ("self", "bwd_chunk_id"), _labelled("backward_send")),
-        (schedules._PipelineSchedule, "_maybe_compute_loss", ("self", "stage", "output"), _loss),
+        (schedules._PipelineSchedule, "_maybe_compute_loss", ("self", "stage", "output"), _recorded("loss")),
         (
             schedules._PipelineSchedule,
             "_initialize_pp_stages",
@@ -122,102 +119,17 @@ def _step_ended() -> None:
     _ended_steps += 1
 
 
-def _forward(original: Method) -> Method:
-    def forward_one_chunk(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if _running.is_eval:
-            return original(self, *args, **kwargs)
-        token = native.begin(_FORWARD, *_ids(self, args, kwargs))
-        try:
-            output = original(self, *args, **kwargs)
-        except BaseException:
-            native.abort(token)
-            raise
-        if _loss_follows(self):
-            _running.forward_with_loss = token
-        else:
-            native.end(token)
-        return output
+def _recorded(what: str, number: int = 0) -> Callable[[Method], Method]:
+    """Of C, since a schedule calls these for each microbatch: csrc/bindings/pipeline_calls.cc."""
 
-    return forward_one_chunk
+    def make(original: Method) -> Method:
+        return native.recorded_stage_method(what, original, number)
 
-
-def _loss(original: Method) -> Method:
-    def _maybe_compute_loss(self: Any, *args: Any, **kwargs: Any) -> Any:
-        token, _running.forward_with_loss = _running.forward_with_loss, 0
-        try:
-            result = original(self, *args, **kwargs)
-        except BaseException:
-            native.abort(token)
-            raise
-        native.end(token)
-        return result
-
-    return _maybe_compute_loss
-
-
-def _loss_follows(stage: Any) -> bool:
-    """Whether the schedule's own code runs, which computes the loss next; the job's functions may do as they like."""
-    schedule = _running.schedule
-    if schedule is None or not getattr(stage, "is_last", False) or getattr(schedule, "_loss_fn", None) is None:
-        return False
-    return not getattr(schedule, "_comp_type_to_function_map", None)
-
-
-def _backward(original: Method) -> Method:
-    def backward_one_chunk(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if not getattr(self, "has_backward", True):  # returns at once
-            return original(self, *args, **kwargs)
-        is_full = args[2] if len(args) > 2 else kwargs.get("full_backward", True)
-        name = None if is_full else "backward_input"
-        return _recorded(original, name, self, args, kwargs)
-
-    return backward_one_chunk
-
-
-def _backward_weight(original: Method) -> Method:
-    def backward_weight_one_chunk(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if not getattr(self, "has_backward", True):
-            return original(self, *args, **kwargs)
-        return _recorded(original, "backward_weight", self, args, kwargs)
-
-    return backward_weight_one_chunk
-
-
-def _recorded(original: Method, name: str | None, stage: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    microbatch, chunk = _ids(stage, args, kwargs)
-    token = native.begin(_BACKWARD, microbatch, chunk, name=name)
-    try:
-        result = original(stage, *args, **kwargs)
-    except BaseException:
-        native.abort(token)
-        raise
-    # What DDP waits for at the end of its last backward is its collectives' time.
-    native.end_at(token, compute.take_backward_end(), HOST, 0)
-    return result
-
-
-def _ids(stage: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[int, int]:
-    """Microbatch and chunk of a call whose first argument is the microbatch, by position or by name."""
-    try:
-        microbatch = args[0] if args else next(kwargs[name] for name in _MICROBATCH_NAMES if name in kwargs)
-        return int(microbatch) + _running.microbatch_offset, stage.stage_index // stage.group_size
-    except Exception:
-        return -1, -1
+    return make
 
 
 def _labelled(kind: KindName) -> Callable[[Method], Method]:
-    def make(original: Method) -> Method:
-        def get_ops(self: Any, *args: Any, **kwargs: Any) -> Any:
-            operations = original(self, *args, **kwargs)
-            if operations and not _running.is_eval:
-                microbatch, chunk = _ids(self, args, kwargs) if _running.is_loop else (-1, -1)
-                for operation in operations:
-                    p2p_labels.expect(operation.tensor, kind, microbatch, chunk)
-            return operations
-
-        return get_ops
-
-    return make
+    return _recorded("operations", KIND_NAMES.index(kind))
 
 
 def _startup(original: Method) -> Method:
@@ -257,18 +169,22 @@ def _enter(schedule: Any) -> None:
             is_same = _running.step == _ended_steps
             _running.microbatch_offset = _running.microbatch_offset + schedule._n_microbatches if is_same else 0
             _running.step = _ended_steps
+            compute.model_ran()
         _say_layout(schedule)
+        native.enter_schedule(_running.is_eval, _running.is_loop, _loss_follows(schedule), _running.microbatch_offset)
     except Exception as error:
         native.set_fact("hook.pipelining.layout", f"{type(error).__name__}: {error}"[:200])
 
 
+def _loss_follows(schedule: Any) -> bool:
+    """Whether the schedule's own code runs, which computes the loss next; the job's functions may do as they like."""
+    return getattr(schedule, "_loss_fn", None) is not None and not getattr(schedule, "_comp_type_to_function_map", None)
+
+
 def _leave() -> None:
-    token, _running.forward_with_loss = _running.forward_with_loss, 0
-    if token:
-        native.abort(token)
+    native.leave_schedule()
     _running.schedule = None
     _running.is_eval = False
-    p2p_labels.clear()
 
 
 def _say_layout(schedule: Any) -> None:

@@ -22,7 +22,7 @@ from smon_rt.integrations.state import FORWARD_ONLY, HOST, failed, mask, switch
 from smon_rt.integrations.torch import gradients, steps
 from smon_rt.kinds import KIND_NAMES
 
-__all__ = ["Roots", "backward", "close_forward", "step_ended", "take_backward_end"]
+__all__ = ["Roots", "backward", "close_forward", "model_ran", "step_ended"]
 
 _FORWARD, _BACKWARD, _EVAL = map(KIND_NAMES.index, ("forward_compute", "backward_compute", "eval"))
 #: Whoever has one of these open records what this module would.
@@ -46,8 +46,6 @@ class _Counts:
 #: Called when a backward pass has returned: whatever it reduces is reduced.
 on_backward_end: list[Callable[[], None]] = []
 
-# When the autograd engine had computed all: ticks, 0 if nobody has noticed.
-_backward_end = 0
 _is_end_awaited = False
 
 
@@ -204,7 +202,7 @@ def backward(original: Call) -> Call:
             native.abort(token)
             raise
         if token:  # else whoever recorded it takes the end
-            native.end_at(token, take_backward_end(), HOST, 0)
+            native.end_at(token, native.take_backward_end(), HOST, 0)
         for ended in on_backward_end:
             ended()
         return result
@@ -213,8 +211,9 @@ def backward(original: Call) -> Call:
 
 
 def _begin_backward() -> int:
-    global _is_end_awaited, _backward_end
-    _is_end_awaited, _backward_end = False, 0
+    global _is_end_awaited
+    _is_end_awaited = False
+    native.take_backward_end()
     native.end_forward()
     microbatch = min(_Counts.backwards, max(_Counts.forwards - 1, 0))
     if native.find_open(_COMPUTE):
@@ -232,19 +231,12 @@ def reduction_began() -> None:
     if _is_end_awaited:
         return
     _is_end_awaited = True
-    sys.modules["torch"].autograd.Variable._execution_engine.queue_callback(_computed)
+    sys.modules["torch"].autograd.Variable._execution_engine.queue_callback(native.backward_computed)
 
 
-def _computed() -> None:
-    global _backward_end
-    _backward_end = native.ticks()
-
-
-def take_backward_end() -> int:
-    """When the backward pass that ended last had computed all, before it waited for collectives; 0: when it ended."""
-    global _backward_end
-    ticks, _backward_end = _backward_end, 0
-    return ticks
+def model_ran() -> None:
+    """A model's calls in this step are recorded elsewhere: none need be looked for."""
+    _Counts.models += 1
 
 
 def step_ended() -> None:
