@@ -233,8 +233,9 @@ class _JobWriter:
         peer_stage = (stage + distance) % spec.pp
         peer = np.where(distance != 0, (peer_stage * spec.dp + dp_rank) * spec.tp + tp_rank, -1)
         is_send = np.isin(kind, [KIND_NUMBERS["forward_send"], KIND_NUMBERS["backward_send"]])
-        # What overlaps the computes is not waited for by their thread.
+        # What overlaps the computes is not waited for by their thread: messages arrive as soon as they can.
         overlaps = (group == _GROUPS["dp"]) & (spec.overlap or spec.vpp > 1)
+        overlaps |= (group == _GROUPS["pp"]) & ~is_send
         shown_ns = clock.at(start_ns[order])
         table = SpanTable(
             kind=kind,
