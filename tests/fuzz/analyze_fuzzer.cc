@@ -28,7 +28,7 @@ constexpr std::size_t kRowBytes = 19;
 constexpr std::size_t kMaxRows = 512;  // a step of a real job fits; more only slows the search
 
 struct Rows {
-  std::vector<std::int32_t> dp_rank, stage, rank, seq_id, chunk, global_chunk, microbatch;
+  std::vector<std::int32_t> dp_rank, stage, rank, seq_id, chunk, global_chunk, microbatch, communicator, number;
   std::vector<std::int64_t> step, start_ns, duration_ns, group_id, step_start_ns;
   std::vector<std::uint8_t> kind, is_waited;
 
@@ -53,6 +53,8 @@ struct Rows {
     duration_ns.push_back(time(15, (row[10] >> 5) * 4u));
     step_start_ns.push_back(start_ns.back() / 2);
     is_waited.push_back(row[5] & 1);
+    communicator.push_back(row[9] % 3 - 1);
+    number.push_back(small(5));
   }
 
   OpColumns columns(std::uint8_t rules) const {
@@ -69,7 +71,11 @@ struct Rows {
                       .microbatch = microbatch};
     if ((rules & 2) == 0) columns.group_id = group_id;
     if ((rules & 4) != 0) columns.step_start_ns = step_start_ns;
-    if ((rules & 8) != 0) columns.is_waited = is_waited;
+    if ((rules & 8) != 0) {
+      columns.is_waited = is_waited;
+      columns.communicator = communicator;
+      columns.communicator_number = number;
+    }
     return columns;
   }
 };

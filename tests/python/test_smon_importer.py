@@ -346,3 +346,13 @@ def test_a_receive_begins_when_its_wait_did(tmp_path: Path) -> None:
     rows = [row for row in rows_of(read_smon([tmp_path])) if row["kind"] == "forward_recv"]
     times = {row["microbatch"]: (row["start_ns"] + 50, row["start_ns"] + 50 + row["duration_ns"]) for row in rows}
     assert times == {1: (400, 410), 2: (820, 900), 3: (480, 1_200), 4: (490, 1_400), 5: (1_310, 1_500)}
+
+
+def test_a_span_with_impossible_times_costs_only_itself(tmp_path: Path) -> None:
+    spans = [TestSpan(kind="forward_compute", start_ns=100, duration_ns=300, microbatch=0)]
+    spans += [TestSpan(kind="gc", start_ns=500, duration_ns=2**61), TestSpan(kind="gc", start_ns=2**61, op_index=1)]
+    write_rank(tmp_path, spans)
+    trace = read_smon([tmp_path])
+    assert [row["kind"] for row in rows_of(trace)] == ["forward_compute"]
+    assert trace.recording is not None
+    assert "2 spans with impossible times" in trace.recording.left_out

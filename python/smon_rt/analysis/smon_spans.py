@@ -19,6 +19,8 @@ COMPUTES = tuple(KIND_NUMBERS[name] for name in ("forward_compute", "backward_co
 HOST_WORK = tuple(KIND_NUMBERS[name] for name in ("data_loading", "gc", "checkpoint_snapshot", "checkpoint_wait"))
 _OF_MAIN_THREAD = (KIND_NUMBERS["forward_compute"], KIND_NUMBERS["optimizer"])
 _MOST = (1 << 15) - 1
+# 36 years: no host is up for longer, and sums of such times still fit.
+_LONGEST_NS = 1 << 60
 COLLECTIVE = KIND_NUMBERS["collective"]
 WAIT_RETURN = TIME_SOURCE_NAMES.index("wait_return")
 _OPS = (*range(KIND_NUMBERS["forward_compute"], KIND_NUMBERS["checkpoint_wait"] + 1),)
@@ -80,6 +82,9 @@ def rank_ops(trace: RankTrace, worker: int, communicators: Communicators, left_o
         has_flag = is_op & (spans.flags & flag != 0)
         left_out[words] += int(np.count_nonzero(has_flag))
         is_op &= ~has_flag
+    has_times = _are_possible(spans)
+    left_out["with impossible times"] += int(np.count_nonzero(is_op & ~has_times))
+    is_op &= has_times
     # Counted by steps, not by spans: see the importer.
     is_op &= spans.flags & FLAGS["warmup"] == 0
     background = is_op & (spans.kind == HOST_WORK[0]) & _in_other_threads(trace)
@@ -108,6 +113,17 @@ def rank_ops(trace: RankTrace, worker: int, communicators: Communicators, left_o
         step_start_ns=_step_starts(trace, step, start_ns),
         waited=_waited(ops),
     )
+
+
+def _are_possible(spans: SpanColumns) -> Array:
+    """Which spans have times that a clock can show; one that has not would stretch the whole job."""
+    possible = np.ones(len(spans), np.bool_)
+    for start_ns, duration_ns in (
+        (spans.start_ns, spans.duration_ns),
+        (spans.device_start_ns, spans.device_duration_ns),
+    ):
+        possible &= (np.abs(start_ns) < _LONGEST_NS) & (duration_ns >= 0) & (duration_ns < _LONGEST_NS)
+    return possible
 
 
 def _in_other_threads(trace: RankTrace) -> Array:
