@@ -81,7 +81,7 @@ bench: build .venv/.bench-stamp ## measure, beside torch, NVTX and OpenTelemetry
 	python benchmarks/run.py
 
 .PHONY: accuracy
-accuracy: build ## grade the verdict on jobs with known truth; writes docs/accuracy.md (SEEDS_FROM=1: another set, printed)
+accuracy: modules ## grade the verdict on jobs with known truth; writes docs/accuracy.md (SEEDS_FROM=1: another set, printed)
 	python benchmarks/accuracy.py --seeds-from $(or $(SEEDS_FROM),0)
 
 .PHONY: nocuda
