@@ -25,6 +25,14 @@ def lines_of(report: Report) -> dict[str, str]:
     return lines
 
 
+def test_a_job_faster_than_its_ideal_has_nothing_to_gain() -> None:
+    """A few slow ops draw the means up: the ideal is then above what was recorded, delays or not."""
+    report = report_of(make_raw(nodelay_s=0.9, delay_s=0.05))
+    assert report.verdict.cause == "none"
+    assert "0.90" in lines_of(report)["slowdown"]
+    assert lines_of(report)["gain"] == "no single repair gives back 3 % of the step"
+
+
 def test_a_slow_worker_is_named_with_its_peers_and_its_price() -> None:
     report = report_of(make_raw(worker=(1, 2), removed={"worker": 0.98}, m_w_exact=0.98, worker_ratio=2.5), tp=4)
     verdict, lines = report.verdict, lines_of(report)

@@ -122,6 +122,8 @@ def choose_cause(situation: Situation) -> Cause | None:
     gives back most. They are chosen by shares of a loss that launch delays are no part of: larger delays come before
     all of them.
     """
+    if situation.ideal_s >= situation.base_s:  # outliers draw the means up: there is nothing to gain, by this measure
+        return None
     named = [cause for cause in situation.causes if is_named(cause, situation.base_s)]
     found = _choose_named(situation, named)
     delay = next((cause for cause in named if cause.cause == "host_launch_delay"), None)
