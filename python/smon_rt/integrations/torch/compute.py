@@ -18,7 +18,7 @@ from collections.abc import Callable
 from typing import Any
 
 from smon_rt._backend import native
-from smon_rt.integrations.state import FORWARD_ONLY, HOST, failed, mask, switch
+from smon_rt.integrations.state import FORWARD_ONLY, HOST, call_all, failed, mask, switch
 from smon_rt.integrations.torch import gradients, steps
 from smon_rt.kinds import KIND_NAMES
 
@@ -192,10 +192,16 @@ def backward(original: Call) -> Call:
     is_compiling: Callable[[], bool] = sys.modules["torch"].compiler.is_compiling
 
     def recorded(*args: Any, **kwargs: Any) -> Any:
-        # One inside another belongs to it: recomputed activations.
-        if is_compiling() or not switch.is_on or gradients.is_in_backward():
+        if is_compiling() or not switch.is_on:
             return original(*args, **kwargs)
-        token = _begin_backward()
+        token = None
+        try:
+            # One inside another belongs to it: recomputed activations.
+            token = None if gradients.is_in_backward() else _begin_backward()
+        except Exception as error:
+            failed("torch.backward", error)
+        if token is None:
+            return original(*args, **kwargs)
         try:
             result = original(*args, **kwargs)
         except BaseException:
@@ -203,8 +209,7 @@ def backward(original: Call) -> Call:
             raise
         if token:  # else whoever recorded it takes the end
             native.end_at(token, native.take_backward_end(), HOST, 0)
-        for ended in on_backward_end:
-            ended()
+        call_all(on_backward_end, "torch.backward")
         return result
 
     return recorded
