@@ -41,7 +41,7 @@ def test_no_function_of_ours_that_raises_is_seen_by_the_job(torch_job: TorchJob)
                     train()
                     setattr(module, name, function)
                     replaced.append(name)
-        assert {"_begin_backward", "_begin_forward", "backward_ended", "begin_unless_explicit"} <= set(replaced), replaced
+        assert {"_begin_backward", "_begin_forward", "backward_ended", "begin_unless_explicit"} <= {*replaced}
         smon_rt.stop()
         print("went on", len(replaced))
         """
