@@ -120,10 +120,14 @@ def count_python_pair(smoke: bool, record: Record) -> None:
 
 
 def _instructions_below(function: str, state: str) -> int:
+    return _instructions_of(function, _PYTHON_PROGRAM.format(state=state, pairs=_PYTHON_PAIRS))
+
+
+def _instructions_of(function: str, program: str) -> int:
     command = [
         "valgrind", "--tool=callgrind", "--callgrind-out-file=/dev/null",
         f"--toggle-collect=smon_rt::bindings::*::{function}(*",
-        sys.executable, "-c", _PYTHON_PROGRAM.format(state=state, pairs=_PYTHON_PAIRS),
+        sys.executable, "-c", program,
     ]  # fmt: skip
     environment = os.environ | {"PYTHONHASHSEED": "0", "SMON_RT_RUN_ID": f"bench-{os.getpid()}"}
     done = subprocess.run(command, check=True, capture_output=True, text=True, env=environment)
@@ -131,3 +135,44 @@ def _instructions_below(function: str, state: str) -> int:
     if collected is None:
         raise RuntimeError(f"callgrind says something else than expected: {done.stderr[-500:]}")
     return int(collected.group(1))
+
+
+#: What torch hands to a hook, by objects of Python: torch itself takes minutes to load under callgrind. A call site in
+#: "<string>" stands for one in torch's own file.
+_HOOKS_PROGRAM = """
+import operator
+import smon_rt
+from smon_rt import _runtime as native
+{state}
+class Object: pass
+class Group:
+    def register(self): return native.register_communicator("world", "dp", [0, 1])
+args, args.name = Object(), Object()
+args.name.value, args.input_tensors, args.output_tensors, args.root, args.async_op = 0, [], [], -1, False
+names = "op_id", "name", "value", "input_tensors", "output_tensors", "root", "op_id", "async_op", "work"
+native.learn_files({{"<string>": 3}}, "engine", "function")
+native.learn_torch({{0: (False, False, 0)}}, *map(operator.attrgetter, names), None, bool, bool, bool, print)
+native.act_on_collectives(1)
+before, after = native.make_collective_hooks(Group(), 0, [0, 1])
+wait = native.recorded_wait(operator.truth)
+for args.op_id in range({collectives}):
+    before(args)
+    args.work = Object()
+    after(args)
+    wait(args.work)
+assert smon_rt.status().dropped_spans == 0
+"""
+
+
+def count_collective(smoke: bool, record: Record) -> None:
+    """What a collective runs below the two hooks of its group and `Work.wait`, with Python's readers of attributes."""
+    del smoke
+    for state in ("unsampled", "sampled"):
+        name = f"instructions per collective's hooks, {state}"
+        if shutil.which("valgrind") is None or not has_cheap_clock():
+            record(name, None, "no valgrind, or the kernel's clock source is not the TSC")
+            continue
+        program = _HOOKS_PROGRAM.format(state=PYTHON_STATES[state], collectives=_PYTHON_PAIRS)
+        count = sum(_instructions_of(function, program) for function in ("before", "after", "wait_for_work"))
+        version = platform.python_version()
+        record(name, count / _PYTHON_PAIRS, f"callgrind, below before(), after() and Work.wait, Python {version}")

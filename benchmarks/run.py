@@ -91,6 +91,7 @@ def measure(smoke: bool) -> tuple[list[Row], list[Peer]]:
         recorder.trace_bytes,
         instructions.count_recorder,
         instructions.count_python_pair,
+        instructions.count_collective,
         step_overhead.measure,
         torch_hooks.measure,
     ]

@@ -1,15 +1,21 @@
-"""What recording adds to a step of 100 ms, sampled or not, against the same step without any of it, in one process.
+"""What recording adds to a training step of 100 ms, sampled or not, against the same step without any of it.
 
-    python benchmarks/step_overhead.py [--rounds 300]
+    python benchmarks/step_overhead.py [--rounds 120] [--waiting]
 
-The step is a pipeline's: four microbatches forward and backward, an all-reduce in each of their layers, an optimizer,
-with all hooks in. What would run on a GPU is a timed wait, so that a step takes the same but for what the host does;
-the host's own work is the schedule's and torch's, some milliseconds. Blocks of ten steps take turns: with the hooks out
-and recording paused; with hooks, sampled and unsampled steps at random.
+The step is that of a stage in the middle of a pipeline of four: 1F1B with four microbatches, so sixteen messages, eight
+computes and an optimizer's step, by torch's own schedule over torch's `fake` backend, which carries nothing and so
+costs least. The stage's work is real: matrix products forward and backward, on one thread, as many as take 100 ms. With
+`--waiting` it sleeps instead, as a host does whose GPU computes; the processor has forgotten our code by then, which is
+the harsher case.
 
-Reported is processor time of the whole process (with the recorder's own threads) that an arm adds, as a share of the
-step's wall time: medians of differences within a round, with a bootstrap interval. Wall times are beside it; on a busy
-machine they say more about the neighbours.
+In each round the arms take turns in one process: recording paused and every hook out of torch, process groups too; then
+hooks in, sampled and unsampled steps at random. Which of the two comes first is drawn. The bare steps are dealt into
+two arms, so that the difference between these says what the machine's noise alone makes of it.
+
+Added is processor time of the whole process, with the recorder's threads, but without the products themselves: these
+are the same code in all arms, and on a shared machine they vary by more than what is looked for. It is given as a share
+of 100 ms: the median over rounds of the difference between the arms' medians, with a bootstrap interval over rounds.
+The same for all processor time, and for wall time, is beside it.
 """
 
 from __future__ import annotations
@@ -30,19 +36,37 @@ from engine import Record
 
 import smon_rt
 
-ARMS = ("not recording", "unsampled", "sampled")
-_STEP_S, _MICROBATCHES, _LAYERS = 0.1, 4, 4
+BARE, CONTROL, UNSAMPLED, SAMPLED = ARMS = ("bare", "bare again", "unsampled", "sampled")
+_STEP_S, _MICROBATCHES, _LAYERS, _WIDTH = 0.1, 4, 4, 256
+_MESSAGES = 4 * _MICROBATCHES
 _FIRST_SAMPLED = 1_000_000
-_BOOTSTRAPS = 1000
-_BLOCK, _DISCOVERY = 10, 4
+_BOOTSTRAPS = 2000
+_BLOCK, _DISCOVERY = 6, 4
+#: What is measured of a step → its place in `Times`.
+HOST, PROCESSOR, WALL = range(3)
+Times = tuple[float, float, float]
+Arms = dict[str, list[list[Times]]]
+"""Arm → for each round the times of its steps."""
 
 
 @dataclass
-class Arm:
-    """Times of its steps, one a round."""
+class Products:
+    """The stage's work: how it is done, and how long it took in this step."""
 
-    cpu_s: list[float] = field(default_factory=list)
-    wall_s: list[float] = field(default_factory=list)
+    is_waiting: bool
+    rows: int = 512
+    wait_s: float = _STEP_S / (_MICROBATCHES * _LAYERS * 3)
+    spent_s: float = 0.0
+
+    def of(self, torch: Any, one: Any, other: Any, shape: tuple[int, int]) -> Any:
+        """The product, or zeros of its shape after a wait."""
+        if self.is_waiting:
+            time.sleep(self.wait_s)
+            return torch.zeros(shape)
+        began_s = time.thread_time()
+        product = (one @ other).clamp_(-1.0, 1.0)
+        self.spent_s += time.thread_time() - began_s
+        return product
 
 
 @dataclass(frozen=True)
@@ -57,6 +81,27 @@ class Interval:
         return f"{100 * self.value:+.3f} % ({100 * self.low:+.3f} to {100 * self.high:+.3f})"
 
 
+@dataclass
+class Result:
+    """All that was measured in one run."""
+
+    arms: Arms = field(default_factory=lambda: {name: [] for name in ARMS})
+    spans: float = 0.0
+    dropped_spans: int = 0
+
+    def median(self, arm: str, what: int) -> float:
+        return statistics.median(times[what] for steps in self.arms[arm] for times in steps)
+
+    def added(self, arm: str, what: int) -> Interval:
+        """What an arm adds to a bare step, as a share of what that takes undisturbed."""
+        pairs = zip(self.arms[arm], self.arms[BARE], strict=True)
+        return bootstrap([(_median(own, what) - _median(bare, what)) / _STEP_S for own, bare in pairs])
+
+
+def _median(steps: list[Times], what: int) -> float:
+    return statistics.median(times[what] for times in steps)
+
+
 def bootstrap(values: list[float], seed: int = 0) -> Interval:
     """Median of values and its interval by resampling them."""
     draw = random.Random(seed).choices
@@ -64,130 +109,195 @@ def bootstrap(values: list[float], seed: int = 0) -> Interval:
     return Interval(statistics.median(values), medians[_BOOTSTRAPS // 40], medians[-_BOOTSTRAPS // 40])
 
 
-def make_step(torch: Any) -> Callable[[], None]:
-    """A training step of a pipeline of one rank, whose processor time is small beside its waits."""
-    distributed = torch.distributed
-    pipelining = importlib.import_module("torch.distributed.pipelining")
-    wait_s = 0.85 * _STEP_S / (_MICROBATCHES * _LAYERS * 2)
+def make_model(torch: Any, products: Products) -> Any:
+    """Layers that know how long their products take."""
 
-    class Wait(torch.autograd.Function):  # type: ignore[misc]
+    class Product(torch.autograd.Function):  # type: ignore[misc]
         @staticmethod
-        def forward(_context: Any, x: Any) -> Any:
-            time.sleep(wait_s)
-            return x.view_as(x)
+        def forward(context: Any, x: Any, weight: Any) -> Any:
+            context.save_for_backward(x, weight)
+            return products.of(torch, x, weight, (len(x), _WIDTH))
 
         @staticmethod
-        def backward(_context: Any, gradient: Any) -> Any:
-            time.sleep(wait_s)
-            return gradient
+        def backward(context: Any, gradient: Any) -> Any:
+            x, weight = context.saved_tensors
+            return (
+                products.of(torch, gradient, weight.t(), (len(x), _WIDTH)),
+                products.of(torch, x.t(), gradient, (_WIDTH, _WIDTH)),
+            )
 
     class Model(torch.nn.Module):  # type: ignore[misc]
         def __init__(self) -> None:
             super().__init__()
-            self.layers = torch.nn.ModuleList(torch.nn.Linear(16, 16) for _ in range(_LAYERS))
+            weights = (torch.randn(_WIDTH, _WIDTH) / _WIDTH for _ in range(_LAYERS))
+            self.layers = torch.nn.ParameterList(map(torch.nn.Parameter, weights))
 
         def forward(self, x: Any) -> Any:
-            for layer in self.layers:
-                x = Wait.apply(layer(x))
-                distributed.all_reduce(x.detach())  # in place, as of tensor parallelism
+            for weight in self.layers:
+                x = Product.apply(x, weight)
             return x
 
+    return Model()
+
+
+def fit(torch: Any, products: Products) -> None:
+    """As many rows as make the products of a step take its time."""
+    if products.is_waiting:
+        products.rows = 16
+        return
+    one, other = torch.randn(products.rows, _WIDTH), torch.randn(_WIDTH, _WIDTH)
+    times = []
+    for _ in range(50):
+        began_s = time.thread_time()
+        (one @ other).clamp_(-1.0, 1.0)
+        times.append(time.thread_time() - began_s)
+    products.rows = round(products.rows * products.wait_s / statistics.median(times))
+
+
+def make_step(torch: Any, products: Products) -> Callable[[], None]:
+    """A training step of rank 1 in a pipeline of four."""
+    pipelining = importlib.import_module("torch.distributed.pipelining")
     torch.set_num_threads(1)
-    if not distributed.is_initialized():
-        distributed.init_process_group("gloo", store=distributed.HashStore(), rank=0, world_size=1)
-    model = Model()
-    optimizer = torch.optim.Adam(model.parameters())
-    stage = pipelining.PipelineStage(model, 0, 1, torch.device("cpu"))
-    schedule = pipelining.ScheduleGPipe(stage, _MICROBATCHES, loss_fn=torch.nn.functional.mse_loss)
-    x, y = torch.randn(16, 16), torch.randn(16, 16)
+    fit(torch, products)
+    model = make_model(torch, products)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-6)
+    example = torch.randn(products.rows, _WIDTH)
+    options = {"input_args": (example.requires_grad_(),), "output_args": (example,)}
+    stage = pipelining.PipelineStage(model, 1, 4, torch.device("cpu"), **options)
+    schedule = pipelining.Schedule1F1B(stage, _MICROBATCHES, loss_fn=torch.nn.functional.mse_loss)
 
     def step() -> None:
         optimizer.zero_grad()
-        schedule.step(x, target=y)
+        schedule.step()
         optimizer.step()
 
     return step
 
 
-def run(rounds: int) -> tuple[dict[str, Arm], smon_rt.Status]:
-    """Blocks of steps take turns: without hooks, then with hooks sampled and unsampled ones at random."""
-    step = make_step(importlib.import_module("torch"))
-    arms = {name: Arm() for name in ARMS}
-    chance = random.Random(1)
+class Hooks:
+    """All that we put into torch, in and out. The group has one thread and nothing in flight, so its hooks may go."""
+
+    def __init__(self, group: Any) -> None:
+        self._group = group
+
+    def take_out(self) -> None:
+        from smon_rt.integrations.torch import install
+
+        smon_rt.detach()
+        smon_rt.pause()
+        if self._group in install._hooked:
+            self._group.unregister_pre_hook(install._HOOK_ID)
+            self._group.unregister_post_hook(install._HOOK_ID)
+            install._hooked.discard(self._group)
+
+    def put_in(self) -> None:
+        smon_rt.resume()
+        smon_rt.attach()
+
+
+def run(rounds: int, is_waiting: bool) -> Result:
+    """Rounds of all arms, the first of which warms all up."""
+    torch = importlib.import_module("torch")
+    distributed = importlib.import_module("torch.distributed")
+    store = importlib.import_module("torch.testing._internal.distributed.fake_pg").FakeStore()
+    distributed.init_process_group("fake", store=store, rank=1, world_size=4)
+    products = Products(is_waiting)
+    step, hooks = make_step(torch, products), Hooks(distributed.group.WORLD)
+    result, chance, numbers = Result(), random.Random(1), itertools.count()
+
+    def time_step(arm: str) -> Times:
+        products.spent_s = 0.0
+        cpu_s, wall_s = time.process_time(), time.perf_counter()
+        if arm in (BARE, CONTROL):
+            step()
+        else:
+            with smon_rt.step(next(numbers) + (_FIRST_SAMPLED if arm == SAMPLED else 0)):
+                step()
+        cpu_s, wall_s = time.process_time() - cpu_s, time.perf_counter() - wall_s
+        return cpu_s - products.spent_s, cpu_s, wall_s
+
+    def block(arms: tuple[str, str], warm_up: int) -> dict[str, list[Times]]:
+        for _ in range(warm_up):
+            time_step(arms[0])
+        times: dict[str, list[Times]] = {arm: [] for arm in arms}
+        for arm in chance.sample([*arms] * _BLOCK, 2 * _BLOCK):
+            times[arm].append(time_step(arm))
+        return times
+
+    def bare() -> dict[str, list[Times]]:
+        hooks.take_out()
+        return block((BARE, CONTROL), 1)
+
+    def recorded() -> dict[str, list[Times]]:
+        hooks.put_in()
+        return block((UNSAMPLED, SAMPLED), _DISCOVERY)  # hooks look longer at the first steps
+
     with tempfile.TemporaryDirectory() as folder:
         run_id = f"bench-{os.getpid()}"
         assert smon_rt.start(folder, run_id=run_id, sample_ratio=0.0, warmup_steps=0, always_steps=0)
         assert smon_rt.request_sampling(10_000, first_step=_FIRST_SAMPLED)
-        numbers = itertools.count()
-        for block in range(-1, -(-rounds // _BLOCK)):  # the first warms all up
-            smon_rt.detach()
-            smon_rt.pause()
-            without = [time_step(step, ARMS[0], next(numbers)) for _ in range(_BLOCK)]
-            smon_rt.resume()
-            smon_rt.attach()
-            for _ in range(_DISCOVERY):  # hooks look longer at the first steps
-                time_step(step, ARMS[1], next(numbers))
-            order = chance.sample([*ARMS[1:]] * _BLOCK, 2 * _BLOCK)
-            recorded = [(name, time_step(step, name, next(numbers))) for name in order]
-            if block >= 0:
-                for name, times in [*((ARMS[0], times) for times in without), *recorded]:
-                    arms[name].cpu_s.append(times[0])
-                    arms[name].wall_s.append(times[1])
+        for number in range(-1, rounds):
+            order = chance.sample([bare, recorded], 2)
+            for arm, times in (order[0]() | order[1]()).items():
+                if number >= 0:
+                    result.arms[arm].append(times)
         smon_rt.stop(closing_line=False)
-        return arms, smon_rt.status()
+        status = smon_rt.status()
+        smon_rt.detach()
+    distributed.destroy_process_group()  # the next benchmark makes its own
+    result.spans = status.recorded_spans / max(status.sampled_steps, 1)
+    result.dropped_spans = status.dropped_spans
+    return result
 
 
-def time_step(step: Callable[[], None], arm: str, number: int) -> tuple[float, float]:
-    """Processor time of the process and wall time of one step."""
-    cpu_s, wall_s = time.process_time(), time.perf_counter()
-    if arm == ARMS[0]:
-        step()
-    else:
-        with smon_rt.step(number if arm == "unsampled" else _FIRST_SAMPLED + number):
-            step()
-    return time.process_time() - cpu_s, time.perf_counter() - wall_s
-
-
-def added(arm: Arm, base: Arm) -> tuple[Interval, Interval]:
-    """What an arm adds to a step, in processor time and in wall time, each as a share of the step."""
-    step_s = statistics.median(base.wall_s)
-    cpu = bootstrap([(own - other) / step_s for own, other in zip(arm.cpu_s, base.cpu_s, strict=True)])
-    return cpu, bootstrap([own / other - 1 for own, other in zip(arm.wall_s, base.wall_s, strict=True)])
+#: What a row is called → whether the stage waits. Arms of the first have the issue's targets.
+STEPS = {"100 ms step": False, "100 ms step that waits": True}
 
 
 def measure(smoke: bool, record: Record) -> None:
-    """Two rows of the page; nothing can be said without torch."""
-    whats = {name: f"100 ms step, {name}, added" for name in ARMS[1:]}
-    try:
-        importlib.import_module("torch.distributed.pipelining")
-    except ImportError:
-        for what in whats.values():
-            record(what, None, "torch is not importable")
-        return
-    arms, status = run(_BLOCK if smoke else 300)
-    importlib.import_module("torch.distributed").destroy_process_group()  # the next benchmark makes its own
-    for name, what in whats.items():
-        cpu, wall = added(arms[name], arms[ARMS[0]])
-        record(what, 100 * cpu.high, f"upper end of processor time {cpu}; wall {wall}; {facts(arms, status)}")
+    """Rows of the page; nothing can be said without torch."""
+    for what, is_waiting in STEPS.items():
+        try:
+            importlib.import_module("torch.distributed.pipelining")
+            result = run(1 if smoke else 120, is_waiting)
+        except ImportError:
+            for name in ARMS[1:]:
+                record(f"{what}, {name}, added", None, "torch is not importable")
+            continue
+        for name in ARMS[1:]:
+            record(f"{what}, {name}, added", 100 * result.added(name, HOST).high, note(result, name))
 
 
-def facts(arms: dict[str, Arm], status: smon_rt.Status) -> str:
+def note(result: Result, arm: str) -> str:
+    """How a row was measured."""
+    host, cpu, wall = (result.added(arm, what) for what in (HOST, PROCESSOR, WALL))
+    return f"upper end of {host}; all processor time {cpu}, wall {wall}; {each(result, arm)}; {facts(result)}"
+
+
+def each(result: Result, arm: str) -> str:
+    """What an arm adds in all, and shared out."""
+    added_us = 1e6 * result.added(arm, HOST).value * _STEP_S
+    return f"{added_us:.0f} µs: {added_us / max(result.spans, 1):.1f} a span, {added_us / _MESSAGES:.1f} a message"
+
+
+def facts(result: Result) -> str:
     """What was measured."""
-    base = arms[ARMS[0]]
-    step_ms, cpu_ms = (1000 * statistics.median(values) for values in (base.wall_s, base.cpu_s))
-    spans = status.recorded_spans / max(status.sampled_steps, 1)
-    how = f"{len(base.wall_s)} steps an arm of {step_ms:.0f} ms, {cpu_ms:.1f} ms of them computing"
-    return f"{how}; {spans:.0f} spans in a sampled one, {status.dropped_spans} dropped"
+    steps = sum(map(len, result.arms[BARE]))
+    wall_ms, host_ms = (1000 * result.median(BARE, what) for what in (WALL, HOST))
+    spans = f"{result.spans:.0f} spans in a sampled one, {_MESSAGES} of them messages, {result.dropped_spans} dropped"
+    return f"{steps} steps an arm of {wall_ms:.0f} ms, {host_ms:.1f} ms of them the host's own; {spans}"
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=300)
-    arms, status = run(parser.parse_args().rounds)
-    print(facts(arms, status))
+    parser.add_argument("--rounds", type=int, default=120)
+    parser.add_argument("--waiting", action="store_true", help="the stage sleeps instead of computing")
+    arguments = parser.parse_args()
+    result = run(arguments.rounds, arguments.waiting)
+    print(facts(result))
     for name in ARMS[1:]:
-        cpu, wall = added(arms[name], arms[ARMS[0]])
-        print(f"{name:10s} adds: processor time {cpu}, wall {wall}")
+        host, cpu, wall = (result.added(name, what) for what in (HOST, PROCESSOR, WALL))
+        print(f"{name:10s} adds {host}, all processor time {cpu}, wall {wall}; {each(result, name)}", flush=True)
     return 0
 
 
