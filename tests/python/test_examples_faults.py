@@ -1,6 +1,6 @@
 """examples/faults.py: what is planted in real jobs of four processes is what the verdict names.
 
-Late data, long sequences and a slow link are planted and recorded here too; the verdict does not name them each time.
+Late data and long sequences are planted and recorded here too; the verdict does not name them each time yet.
 """
 
 from __future__ import annotations
@@ -26,9 +26,10 @@ NAMED: dict[str, tuple[str, dict[str, int]]] = {
     "slow_worker": ("worker", {"rank": 2, "dp_rank": 1, "stage": 0}),
     "slow_stage": ("stage", {"stage": 1}),
     "gc": ("gc", {}),
+    "slow_link": ("pp_communication", {}),
     "none": ("none", {}),
 }
-RECORDED = ("data_stall", "long_sequences", "slow_link")
+RECORDED = ("data_stall", "long_sequences")
 
 
 @pytest.fixture(scope="module")
@@ -67,9 +68,7 @@ def test_a_stalled_loader_is_recorded_on_its_rank_alone(folder: Path) -> None:
         assert stalls < STEPS
 
 
-def test_a_slow_link_gives_back_most_and_is_slow_for_both_ends(folder: Path) -> None:
-    report = analyze(folder / "slow_link" / "traces")
-    assert report.causes[0].cause == "pp_communication"
+def test_both_ends_of_a_slow_link_wait(folder: Path) -> None:
     waits_ms = [
         float(np.median(trace.spans.duration_ns[rows(trace, "forward_recv", "backward_recv")])) / 1e6
         for trace in traces_in(folder / "slow_link" / "traces")
