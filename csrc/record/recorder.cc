@@ -149,12 +149,15 @@ std::uint16_t Recorder::OpCount::next_shared(std::uint32_t step, std::uint16_t t
 }
 
 std::uint32_t Recorder::enqueue(Kind kind, const SpanIds& ids, std::int64_t now_ticks) noexcept {
-  if (ids.comm_id > last_comm_id_.load(std::memory_order_relaxed)) count_misuse();
   if (ids.comm_id <= comm_records_.size()) {
     CommRecord& record = comm_records_[ids.comm_id - 1];
+    if (record.comm_id.load(std::memory_order_relaxed) == 0) [[unlikely]]
+      count_misuse();
     count(record.enqueued);
     record.last_enqueued_ticks.store(now_ticks, std::memory_order_relaxed);
     record.last_kind.store(static_cast<std::uint32_t>(kind), std::memory_order_relaxed);
+  } else if (ids.comm_id > last_comm_id_.load(std::memory_order_relaxed)) {
+    count_misuse();
   }
   if (ids.comm_seq != 0) return ids.comm_seq;
   const std::uint32_t comm_seq = sequences_->next(ids.comm_id, ids.peer, kind);
@@ -212,7 +215,7 @@ Token Recorder::begin_any(Kind kind, const SpanIds& ids) noexcept {
   std::int64_t start_ticks = 0;
   std::uint32_t comm_seq = 0;
   if (is_comm) {
-    start_ticks = clock_.ticks();
+    start_ticks = now_ticks();
     comm_seq = ids.comm_id != kNoId ? enqueue(kind, ids, start_ticks) : ids.comm_seq;
     if (ids.name_id != kNoId) count_misuse();
   }
@@ -226,7 +229,7 @@ Token Recorder::begin_any(Kind kind, const SpanIds& ids) noexcept {
     drop(kind);
     return 0;
   }
-  if (is_sampled && !is_comm) start_ticks = clock_.ticks();
+  if (is_sampled && !is_comm) start_ticks = now_ticks();
   const bool is_saturated = op_index == kMaxOpIndex || ids.payload_bytes > kMaxPayloadBytes;
   const auto flags = static_cast<std::uint16_t>(ids.flags | (is_saturated ? span_flag::kSaturated : 0));
   const std::uint16_t index = thread->take_slot();

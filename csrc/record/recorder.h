@@ -177,6 +177,11 @@ class Recorder {
   [[gnu::noinline]] bool find_slot(ThreadSlots& thread, std::uint32_t step) noexcept;
   std::uint32_t enqueue(Kind kind, const SpanIds& ids, std::int64_t now_ticks) noexcept;
   ThreadSlots* thread() noexcept;
+  std::int64_t now_ticks() const noexcept {
+    if (has_counter_) [[likely]]
+      return Clock::counter_ticks();
+    return clock_.ticks();
+  }
   void push(ThreadSlots* thread, const SpanWords& words) noexcept;
   void finish_step(std::int64_t now_ticks) noexcept;
   [[gnu::noinline]] void drop(Kind kind) noexcept;
