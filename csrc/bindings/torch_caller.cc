@@ -44,16 +44,18 @@ PyObject* path_of(PyObject* code) {
 
 Origin find_origin(PyObject* path) {
   Known& all = known();
+  PyObject* origins = nullptr;
   {
     const std::lock_guard<std::mutex> guard(all.lock);
     for (const File& file : all.files) {
       if (file.path == path) return file.origin;
       if (file.path == nullptr) break;
     }
+    origins = all.origins;
   }
   Origin origin = Origin::kCpp;
-  if (all.origins != nullptr) {
-    PyObject* number = PyDict_GetItemWithError(all.origins, path);  // of a dict that nobody changes
+  if (origins != nullptr) {
+    PyObject* number = PyDict_GetItemWithError(origins, path);  // of a dict that nobody changes
     if (number != nullptr) origin = static_cast<Origin>(PyLong_AsLong(number));
     PyErr_Clear();
   }
@@ -94,6 +96,13 @@ Caller::Caller() {
 
 bool Caller::is_called_by_hook() const {
   auto* frame = reinterpret_cast<PyFrameObject*>(frame_.get());
+  PyObject* engine_file = nullptr;
+  PyObject* function_file = nullptr;
+  {
+    const std::lock_guard<std::mutex> guard(known().lock);
+    engine_file = known().engine_file;
+    function_file = known().function_file;
+  }
   Reference held;
   for (int i = 0; i < kMaxFrames && frame != nullptr; ++i) {
     held = Reference(reinterpret_cast<PyObject*>(PyFrame_GetBack(frame)));
@@ -101,8 +110,8 @@ bool Caller::is_called_by_hook() const {
     if (frame == nullptr) return true;  // on a thread of the engine
     const Reference code(reinterpret_cast<PyObject*>(PyFrame_GetCode(frame)));
     PyObject* path = path_of(code.get());
-    if (is_file(path, known().function_file)) return false;
-    if (is_file(path, known().engine_file)) return true;
+    if (is_file(path, function_file)) return false;
+    if (is_file(path, engine_file)) return true;
   }
   return false;
 }

@@ -74,7 +74,7 @@ def learn_files() -> None:
     _engine_file = sys.modules["torch.autograd.graph"].__file__ or ""
     _function_file = sys.modules["torch.autograd.function"].__file__ or ""
     _graph_task = getattr(sys.modules["torch"]._C, "_current_graph_task_id", None)
-    native.learn_files(_origins, _engine_file, _function_file)
+    native.learn_files(dict(_origins), _engine_file, _function_file)
 
 
 def origin_of(frame: Any) -> int:
