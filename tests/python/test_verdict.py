@@ -245,8 +245,8 @@ def test_gaps_of_the_host_are_no_replay_error_and_are_told_apart(unexplained: fl
     raw["fidelity"]["simulation_error_mean"] = 0.14
     raw["fidelity"] |= {"unexplained_error_mean": unexplained, "unexplained_error_worst": 2 * unexplained}
     trust = lines_of(report_of(raw))["trust"]
-    words = f"gaps of the host leave {100 * unexplained:.1f} % unexplained (worst {200 * unexplained:.1f} %)"
-    assert f"replay error 14.0 % (worst 2.0 %), of which {words}" in trust
+    words = f"with the host's gaps {100 * unexplained:.1f} % (worst {200 * unexplained:.1f} %)"
+    assert f"replay error 14.0 % (worst 2.0 %), {words}" in trust
     assert ("too large to trust" in trust) == is_doubted
 
 

@@ -43,7 +43,7 @@ def _replay(situation: Situation, cause: Cause | None) -> str:
     words = f"replay error {_error(situation.simulation_error_mean)} (worst {_error(situation.simulation_error_worst)})"
     if situation.unexplained_error_mean is not None:
         words += (
-            f", of which gaps of the host leave {_error(situation.unexplained_error_mean)} unexplained "
+            f", with the host's gaps {_error(situation.unexplained_error_mean)} "
             f"(worst {_error(situation.unexplained_error_worst)})"
         )
     # Delays between ops are the error itself: where they are the cause, they are no reason for doubt.
