@@ -1,6 +1,6 @@
 """What recording adds to a training step of 100 ms, sampled or not, against the same step without any of it.
 
-    python benchmarks/step_overhead.py [--rounds 120] [--waiting]
+    python benchmarks/step_overhead.py [--rounds 30] [--waiting]
 
 The step is that of a stage in the middle of a pipeline of four: 1F1B with four microbatches, so sixteen messages, eight
 computes and an optimizer's step, by torch's own schedule over torch's `fake` backend, which carries nothing and so
@@ -259,7 +259,7 @@ def measure(smoke: bool, record: Record) -> None:
     for what, is_waiting in STEPS.items():
         try:
             importlib.import_module("torch.distributed.pipelining")
-            result = run(1 if smoke else 120, is_waiting)
+            result = run(1 if smoke else 30, is_waiting)
         except ImportError:
             for name in ARMS[1:]:
                 record(f"{what}, {name}, added", None, "torch is not importable")
@@ -290,7 +290,7 @@ def facts(result: Result) -> str:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=120)
+    parser.add_argument("--rounds", type=int, default=30)
     parser.add_argument("--waiting", action="store_true", help="the stage sleeps instead of computing")
     arguments = parser.parse_args()
     result = run(arguments.rounds, arguments.waiting)
