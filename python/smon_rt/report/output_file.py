@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import os
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from smon_rt.errors import SmonError
@@ -12,20 +14,14 @@ from smon_rt.errors import SmonError
 
 def refuse_unwritable(path: str) -> None:
     """Says what `write_atomically` would say in the end, as far as it can be known before the work: SmonError."""
-    target = Path(path)
-    try:
-        target = target.resolve()
-        if target.is_dir():
-            raise SmonError(f"{path}: is a directory: name a file for the output")
-        if target.exists() and not target.is_file():
+    with _as_one_line(path):
+        target, is_direct = _target(path)
+        if is_direct:
             return
-        folder = target.parent
-        reason = "No such file or directory" if not folder.exists() else "Permission denied"
-        if not folder.is_dir() or not os.access(folder, os.W_OK | os.X_OK):
-            raise SmonError(f"{path}: cannot write: {reason}: choose another place for the output")
-    except (OSError, ValueError, RuntimeError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-        raise SmonError(f"{path}: cannot write: {reason}: choose another place for the output") from error
+        if not target.parent.exists():
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
+        if not target.parent.is_dir() or not os.access(target.parent, os.W_OK | os.X_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
 
 
 def write_atomically(path: str, parts: Iterable[str]) -> None:
@@ -33,17 +29,27 @@ def write_atomically(path: str, parts: Iterable[str]) -> None:
 
     What is no regular file (/dev/null, a pipe) is written directly. Raises SmonError with one line.
     """
-    target = Path(path)
-    try:
-        # A link keeps pointing where it points; its target is what gets replaced.
-        target = target.resolve()
-        if target.exists() and not target.is_file():
-            if target.is_dir():
-                raise SmonError(f"{path}: is a directory: name a file for the output")
+    with _as_one_line(path):
+        target, is_direct = _target(path)
+        if is_direct:
             with target.open("w", encoding="utf-8") as stream:
                 stream.writelines(parts)
-            return
-        _replace(target, parts)
+        else:
+            _replace(target, parts)
+
+
+def _target(path: str) -> tuple[Path, bool]:
+    """Where it is written, and whether directly. A link keeps pointing where it points; its target is replaced."""
+    target = Path(path).resolve()
+    if target.is_dir():
+        raise SmonError(f"{path}: is a directory: name a file for the output")
+    return target, target.exists() and not target.is_file()
+
+
+@contextlib.contextmanager
+def _as_one_line(path: str) -> Iterator[None]:
+    try:
+        yield
     except (OSError, ValueError, RuntimeError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise SmonError(f"{path}: cannot write: {reason}: choose another place for the output") from error
