@@ -60,14 +60,17 @@ class StepChoice:
         common = ranks[0]
         for steps in ranks[1:]:
             common = np.intersect1d(common, steps, assume_unique=True)
-        common = common[np.fromiter(map(self._is_same_run, common.tolist()), bool, len(common))]
+        common = np.setdiff1d(common, self._unequally_often(), assume_unique=True)
         if len(common) == 0:
             raise TraceError(f"run {run_id}: no step was sampled by all ranks ({self._ranges(chosen)}); record longer")
         self.steps = common
 
-    def _is_same_run(self, step: int) -> bool:
-        """Whether all ranks have run this step equally often: of a live job some may not have come to it again."""
-        return len({times.get(step, 1) for rank, times in self._repeated.items() if rank not in self.cut_short}) == 1
+    def _unequally_often(self) -> list[int]:
+        """Steps that not all ranks have run equally often: of a live job some may not have come to them again."""
+        cut_short = set(self.cut_short)
+        counts = [times for rank, times in self._repeated.items() if rank not in cut_short]
+        repeated: set[int] = set().union(*counts)
+        return [step for step in repeated if len({times.get(step, 1) for times in counts}) > 1]
 
     def left_out(self) -> list[str]:
         """What is left out, a line each."""
