@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 import dataclasses
 import zlib
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ class SynthError(SmonError):
     """A synthetic job that cannot exist, or that cannot be written."""
 
 
-class Planted:
+class Planted(abc.ABC):
     """One planted cause. `dp_rank` and `stage` say where; None: everywhere, or no such coordinate."""
 
     cause: str
@@ -59,8 +60,9 @@ class Planted:
             return f"there is no dp rank {self.dp_rank}, dp ranks are 0 to {dp - 1}"
         return self._own_problem(dp, pp, vpp)
 
+    @abc.abstractmethod
     def _own_problem(self, dp: int, pp: int, vpp: int) -> str | None:
-        raise NotImplementedError
+        """What is wrong with its sizes, or with this kind of cause in such a layout; None if nothing is."""
 
     def _place_text(self) -> str:
         return ",".join(str(value) for value in (self.dp_rank, self.stage) if value is not None)
