@@ -18,14 +18,8 @@ namespace {
 
 Names g_names;
 
-bool has_count(const char* function, Py_ssize_t count, Py_ssize_t wanted) {
-  if (count == wanted) return true;
-  PyErr_Format(PyExc_TypeError, "%s() takes %zd arguments, got %zd", function, wanted, count);
-  return false;
-}
-
 PyObject* begin_operation_call(PyObject*, PyObject* const* args, Py_ssize_t count) {
-  if (!has_count("begin_operation", count, 7)) return nullptr;
+  if (!has_arguments("begin_operation", count, 7)) return nullptr;
   std::array<long long, 7> values{};
   for (std::size_t i = 0; i < values.size(); ++i) values[i] = PyLong_AsLongLong(args[i]);
   if (PyErr_Occurred() != nullptr) return nullptr;
@@ -40,7 +34,7 @@ PyObject* begin_operation_call(PyObject*, PyObject* const* args, Py_ssize_t coun
 }
 
 PyObject* issue_operation(PyObject*, PyObject* const* args, Py_ssize_t count) {
-  if (!has_count("issue_operation", count, 5)) return nullptr;
+  if (!has_arguments("issue_operation", count, 5)) return nullptr;
   Begun begun;
   if (!parse_token("issue_operation", args[0], begun.token)) return nullptr;
   const long origin = PyLong_AsLong(args[1]);
@@ -60,7 +54,7 @@ PyObject* abort_operation_call(PyObject*, PyObject* object) {
 }
 
 PyObject* end_awaited(PyObject*, PyObject* const* args, Py_ssize_t count) {
-  if (!has_count("end_awaited", count, 2)) return nullptr;
+  if (!has_arguments("end_awaited", count, 2)) return nullptr;
   const unsigned long long key = PyLong_AsUnsignedLongLong(args[0]);
   const long flags = PyLong_AsLong(args[1]);
   if (PyErr_Occurred() != nullptr) return nullptr;
@@ -80,7 +74,7 @@ PyObject* has_addresses_call(PyObject*, PyObject*) {
 }
 
 PyObject* learn_files_call(PyObject*, PyObject* const* args, Py_ssize_t count) {
-  if (!has_count("learn_files", count, 3) || !learn_files(args[0], args[1], args[2])) return nullptr;
+  if (!has_arguments("learn_files", count, 3) || !learn_files(args[0], args[1], args[2])) return nullptr;
   Py_RETURN_NONE;
 }
 
@@ -95,7 +89,7 @@ bool is_send_of(long kind) {
 }
 
 PyObject* expect_transfer_call(PyObject*, PyObject* const* args, Py_ssize_t count) {
-  if (!has_count("expect_transfer", count, 4)) return nullptr;
+  if (!has_arguments("expect_transfer", count, 4)) return nullptr;
   const long kind = PyLong_AsLong(args[1]);
   const long microbatch = PyLong_AsLong(args[2]);
   const long chunk = PyLong_AsLong(args[3]);
@@ -106,7 +100,7 @@ PyObject* expect_transfer_call(PyObject*, PyObject* const* args, Py_ssize_t coun
 }
 
 PyObject* take_transfer_call(PyObject*, PyObject* const* args, Py_ssize_t count) {
-  if (!has_count("take_transfer", count, 2)) return nullptr;
+  if (!has_arguments("take_transfer", count, 2)) return nullptr;
   Label label;
   if (!has_transfers() || !take_transfer(place_of(args[0]), args[1] == Py_True, label)) Py_RETURN_NONE;
   return Py_BuildValue("(iii)", label.kind, static_cast<int>(label.microbatch), static_cast<int>(label.chunk));

@@ -243,6 +243,13 @@ bool misuse(bool is_definition, const char* format, ...) {
   return result != nullptr;
 }
 
+bool has_arguments(const char* function, Py_ssize_t count, Py_ssize_t wanted) {
+  if (count == wanted) [[likely]]
+    return true;
+  PyErr_Format(PyExc_TypeError, "%s() takes %zd arguments, got %zd", function, wanted, count);
+  return false;
+}
+
 bool parse_kind(const char* function, PyObject* object, int& kind) {
   kind = SMON_KIND_COUNT;
   if (PyUnicode_Check(object)) {

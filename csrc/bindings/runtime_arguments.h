@@ -35,6 +35,9 @@ void set_misuse_handler(PyObject* handler);
 /// Tells the handler. False: it raised, and the call must fail. A pending exception is replaced.
 [[gnu::cold]] bool misuse(bool is_definition, const char* format, ...);
 
+/// Whether a call by position got as many arguments as it takes. False: an exception is set.
+bool has_arguments(const char* function, Py_ssize_t count, Py_ssize_t wanted);
+
 /// Kind by name or number, SMON_KIND_COUNT if there is none such, which is a misuse; false: an exception is set.
 bool parse_kind(const char* function, PyObject* object, int& kind);
 

@@ -23,13 +23,6 @@ PyObject* to_python(smon_token token) {
   return PyLong_FromLong(0);  // one of the ints that always exist
 }
 
-bool has_arguments(const char* function, Py_ssize_t count, Py_ssize_t wanted) {
-  if (count == wanted) [[likely]]
-    return true;
-  PyErr_Format(PyExc_TypeError, "%s() takes %zd arguments, got %zd", function, wanted, count);
-  return false;
-}
-
 PyObject* begin(PyObject*, PyObject* const* args, Py_ssize_t count, PyObject* kwnames) {
   if (count < 1) {
     PyErr_SetString(PyExc_TypeError, "begin() needs a kind as its first argument");
