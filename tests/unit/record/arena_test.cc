@@ -13,6 +13,7 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <set>
 #include <string>
 #include <vector>
@@ -24,6 +25,43 @@ namespace smon_rt {
 namespace {
 
 namespace fs = std::filesystem;
+
+/// Another process, which makes an arena, does something with it, and lives until it is killed.
+class OtherProcess {
+ public:
+  OtherProcess(const ArenaOptions& options, const std::function<void(Arena&)>& use) {
+    int ready[2];
+    EXPECT_EQ(::pipe(ready), 0);
+    pid_ = ::fork();
+    if (pid_ == 0) {
+      auto arena = Arena::create(options);
+      if (arena) use(**arena);
+      const char answer = arena.has_value() ? 'y' : 'n';
+      (void)!::write(ready[1], &answer, 1);
+      ::pause();
+      ::_exit(0);
+    }
+    char answer = 0;
+    EXPECT_EQ(::read(ready[0], &answer, 1), 1);
+    EXPECT_EQ(answer, 'y');
+    ::close(ready[0]);
+    ::close(ready[1]);
+  }
+  ~OtherProcess() { kill(); }
+  OtherProcess(const OtherProcess&) = delete;
+  OtherProcess& operator=(const OtherProcess&) = delete;
+
+  pid_t pid() const { return pid_; }
+  void kill() {
+    if (pid_ <= 0) return;
+    ::kill(pid_, SIGKILL);
+    ::waitpid(pid_, nullptr, 0);
+    pid_ = -1;
+  }
+
+ private:
+  pid_t pid_ = -1;
+};
 
 class ArenaTest : public ::testing::Test {
  protected:
@@ -127,19 +165,8 @@ TEST_F(ArenaTest, ARunIdWithSlashesCannotLeaveTheFolder) {
 }
 
 TEST_F(ArenaTest, ALiveProcessOfTheSameRankAndAttemptIsRefusedAndBothAreNamed) {
-  int ready[2];
-  ASSERT_EQ(::pipe(ready), 0);
-  const pid_t pid = ::fork();
-  if (pid == 0) {
-    auto arena = Arena::create(options_);
-    const char answer = arena.has_value() ? 'y' : 'n';
-    (void)!::write(ready[1], &answer, 1);
-    ::pause();
-    ::_exit(0);
-  }
-  char answer = 0;
-  ASSERT_EQ(::read(ready[0], &answer, 1), 1);
-  ASSERT_EQ(answer, 'y');
+  OtherProcess other(options_, [](Arena&) {});
+  const pid_t pid = other.pid();
   const auto refused = Arena::create(options_);
   ASSERT_FALSE(refused.has_value());
   EXPECT_NE(refused.error().message.find(std::to_string(pid)), std::string::npos) << refused.error().message;
@@ -150,61 +177,28 @@ TEST_F(ArenaTest, ALiveProcessOfTheSameRankAndAttemptIsRefusedAndBothAreNamed) {
   next_attempt.attempt = 1;
   EXPECT_TRUE(Arena::create(next_attempt).has_value());
 
-  ::kill(pid, SIGKILL);
-  ::waitpid(pid, nullptr, 0);
+  other.kill();
   const auto after = Arena::create(options_);
   ASSERT_TRUE(after.has_value()) << after.error().message;
   EXPECT_EQ((*after)->memory(), "tmpfs");
   EXPECT_EQ(files().size(), 2u) << "what the dead one left is kept aside for whoever merges it";
-  ::close(ready[0]);
-  ::close(ready[1]);
 }
 
 TEST_F(ArenaTest, ALiveProcessWhosePidIsNotSeenHereIsKnownByItsLock) {
   // As in another container that shares /dev/shm: the header names a pid that means nothing here.
-  int ready[2];
-  ASSERT_EQ(::pipe(ready), 0);
-  const pid_t pid = ::fork();
-  if (pid == 0) {
-    auto arena = Arena::create(options_);
-    if (arena) (*arena)->header().process_start_ticks += 1;
-    const char answer = 'y';
-    (void)!::write(ready[1], &answer, 1);
-    ::pause();
-    ::_exit(0);
-  }
-  char answer = 0;
-  ASSERT_EQ(::read(ready[0], &answer, 1), 1);
+  const OtherProcess other(options_, [](Arena& arena) { arena.header().process_start_ticks += 1; });
   const auto refused = Arena::create(options_);
   ASSERT_FALSE(refused.has_value());
   EXPECT_NE(refused.error().message.find("namespace"), std::string::npos) << refused.error().message;
-  ::kill(pid, SIGKILL);
-  ::waitpid(pid, nullptr, 0);
-  ::close(ready[0]);
-  ::close(ready[1]);
 }
 
 TEST_F(ArenaTest, AProcessThatReadsItsOwnArenaStillOwnsItAcrossPidNamespaces) {
-  int ready[2];
-  ASSERT_EQ(::pipe(ready), 0);
-  const pid_t pid = ::fork();
-  if (pid == 0) {
-    auto arena = Arena::create(options_);
-    if (arena) (*arena)->header().process_start_ticks += 1;  // as seen from another pid namespace
-    std::ifstream(path()).get();                             // opened, read and closed: smon info in the process itself
-    const char answer = 'y';
-    (void)!::write(ready[1], &answer, 1);
-    ::pause();
-    ::_exit(0);
-  }
-  char answer = 0;
-  ASSERT_EQ(::read(ready[0], &answer, 1), 1);
+  const OtherProcess other(options_, [&](Arena& arena) {
+    arena.header().process_start_ticks += 1;  // as seen from another pid namespace
+    std::ifstream(path()).get();              // opened, read and closed: smon info in the process itself
+  });
   const auto refused = Arena::create(options_);
   EXPECT_FALSE(refused.has_value());
-  ::kill(pid, SIGKILL);
-  ::waitpid(pid, nullptr, 0);
-  ::close(ready[0]);
-  ::close(ready[1]);
 }
 
 TEST_F(ArenaTest, WhatAnotherUserLeftUnderTheNameIsPassedBy) {

@@ -127,4 +127,8 @@ inline std::uint64_t dropped(Recorder& recorder, Kind kind) {
   return recorder.header().losses.dropped_by_kind[static_cast<std::size_t>(kind)].load();
 }
 
+inline std::uint64_t stale(Recorder& recorder) {
+  return recorder.header().losses.stale_tokens.load();
+}
+
 }  // namespace smon_rt::testing

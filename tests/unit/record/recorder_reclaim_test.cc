@@ -21,13 +21,10 @@ using testing::every_step_sampled;
 using testing::make_recorder;
 using testing::no_step_sampled;
 using testing::RingReader;
+using testing::stale;
 
 std::uint64_t reclaimed(Recorder& recorder) {
   return recorder.header().more_losses.reclaimed_spans.load();
-}
-
-std::uint64_t stale(Recorder& recorder) {
-  return recorder.header().losses.stale_tokens.load();
 }
 
 TEST(Reclaim, AThreadThatNeverEndsItsSpansGoesOnRecording) {

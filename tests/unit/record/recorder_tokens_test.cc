@@ -18,10 +18,7 @@ using testing::every_step_sampled;
 using testing::make_recorder;
 using testing::no_step_sampled;
 using testing::RingReader;
-
-std::uint64_t stale(Recorder& recorder) {
-  return recorder.header().losses.stale_tokens.load();
-}
+using testing::stale;
 
 std::uint64_t foreign(Recorder& recorder) {
   return recorder.header().losses.foreign_tokens.load();
