@@ -5,13 +5,8 @@
 #include <iterator>
 #include <utility>
 
-#include "analysis/host_gaps.h"
-#include "analysis/id_graph.h"
-#include "analysis/id_lanes.h"
-#include "analysis/lane_table.h"
-#include "analysis/lost_ops.h"
+#include "analysis/measured_job.h"
 #include "analysis/op_timing.h"
-#include "analysis/reference_graph.h"
 
 namespace smon_rt::analysis {
 namespace {
@@ -116,64 +111,25 @@ Fidelity fidelity_of(const Analysis& result, const OpTiming& timing, const Timin
   return fidelity;
 }
 
-TimingRules timing_rules_of(const AnalyzeOptions& options) {
-  if (options.rules == Rules::kReference) return {};
-  // Negative delays and transfers are kept, however large: only so does an unchanged replay give the recorded steps
-  // back. Those that clocks do not explain are counted.
-  return {.clock_tolerance_ns = options.clock_bound_ns, .drops_implausible = false, .counts_negative_transfers = true};
-}
-
-void take_lanes(const LaneTable& table, Analysis& result) {
-  result.steps = table.steps();
-  result.worker_ranks = table.worker_ranks();
-  result.base_step_ns = table.step_times_ns();
-}
-
-Result<OpTiming> measure_by_reference(const OpColumns& columns, const JobLayout& layout, OpGraph& graph,
-                                      Analysis& result) {
-  auto table = LaneTable::build(columns, layout);
-  if (!table) return table.error();
-  auto built = build_reference_graph(table->template_ops(), layout.pp_size);
-  if (!built) return built.error();
-  graph = std::move(*built);
-  take_lanes(*table, result);
-  return measure_ops(*table, graph);
-}
-
-Result<OpTiming> measure_by_ids(const OpColumns& columns, const JobLayout& layout, const TimingRules& timing_rules,
-                                OpGraph& graph, LaneBuffer& gaps, Analysis& result) {
-  auto lanes = build_id_lanes(columns, layout);
-  if (!lanes) return lanes.error();
-  auto built = build_graph(*lanes, timing_rules.clock_tolerance_ns);
-  if (!built) return built.error();
-  graph = std::move(*built);
-  put_in_lost_ops(lanes->table, graph);
-  take_lanes(lanes->table, result);
-  result.left_out_steps = std::move(lanes->left_out_steps);
-  result.absent_op_count = lanes->absent_op_count;
-  OpTiming timing = measure_ops(lanes->table, graph, timing_rules);
-  gaps = host_gaps(*lanes, graph, timing);
-  return timing;
-}
-
-Result<OpTiming> measure(const OpColumns& columns, const JobLayout& layout, const AnalyzeOptions& options,
-                         OpGraph& graph, LaneBuffer& gaps, Analysis& result) {
-  if (auto valid = validate_columns(columns, layout); !valid) return valid.error();
-  result.op_count = static_cast<std::int64_t>(columns.size());
-  if (options.rules == Rules::kReference) return measure_by_reference(columns, layout, graph, result);
-  return measure_by_ids(columns, layout, timing_rules_of(options), graph, gaps, result);
+// The lanes and what was found while they were built; graph, timing and gaps stay with the job.
+void take_job(MeasuredJob& job, Analysis& result) {
+  result.steps = std::move(job.steps);
+  result.worker_ranks = std::move(job.worker_ranks);
+  result.base_step_ns = std::move(job.step_ns);
+  result.left_out_steps = std::move(job.left_out_steps);
+  result.absent_op_count = job.absent_op_count;
 }
 
 }  // namespace
 
 Result<Analysis> analyze(const OpColumns& columns, const JobLayout& layout, const Progress& progress,
                          const AnalyzeOptions& options) {
+  auto job = measure_job(columns, layout, options);
+  if (!job) return job.error();
   Analysis result;
-  OpGraph graph;
-  LaneBuffer gaps;
-  auto timing = measure(columns, layout, options, graph, gaps, result);
-  if (!timing) return timing.error();
-  const WhatIf what_if(graph, *timing, static_cast<std::size_t>(layout.dp_size),
+  result.op_count = static_cast<std::int64_t>(columns.size());
+  take_job(*job, result);
+  const WhatIf what_if(job->graph, job->timing, static_cast<std::size_t>(layout.dp_size),
                        static_cast<std::size_t>(layout.pp_size));
   ReplayCounter counter(
       progress, slowdown_replay_count(what_if) + kContributionReplays + removal_replay_count(host_removal_of(options)));
@@ -182,15 +138,15 @@ Result<Analysis> analyze(const OpColumns& columns, const JobLayout& layout, cons
       *std::min_element(references.nodelay_ns.begin(), references.nodelay_ns.end()) <= 0) {
     return Error{"all ops of a step last 0 s: nothing to analyse"};
   }
-  explain(what_if, gaps, result);
-  gaps = LaneBuffer();
+  explain(what_if, job->host_gaps_ns, result);
+  job->host_gaps_ns = LaneBuffer();
   break_down(what_if, references, counter, result);
   if (!counter.stopped()) contribute(what_if, options, counter, result);
   if (counter.stopped()) return Error{"stopped"};
   result.forward_backward = forward_backward(what_if);
   result.forward_medians_ns = worker_medians_ns(what_if, Kind::kForwardCompute);
   result.backward_medians_ns = worker_medians_ns(what_if, Kind::kBackwardCompute);
-  result.fidelity = fidelity_of(result, *timing, timing_rules_of(options));
+  result.fidelity = fidelity_of(result, job->timing, timing_rules_of(options));
   return result;
 }
 

@@ -7,6 +7,7 @@
 #include "analysis/contributions.h"
 #include "analysis/evidence.h"
 #include "analysis/id_lanes.h"
+#include "analysis/measured_job.h"
 #include "analysis/op_columns.h"
 #include "analysis/slowdowns.h"
 #include "analysis/statistics.h"
@@ -68,18 +69,6 @@ struct Analysis {
   // By the rules of ids only.
   std::vector<LeftOutStep> left_out_steps;  // not in `steps`
   std::int64_t absent_op_count = 0;
-};
-
-/// How a trace becomes lanes and a graph.
-enum class Rules : std::uint8_t {
-  kReference,  // of the published analyzer: from launch order and times, all lanes alike (reference_graph.h)
-  kIds,        // our own: from microbatch, chunk and group ids, lanes may differ (id_graph.h)
-};
-
-struct AnalyzeOptions {
-  Rules rules = Rules::kReference;
-  /// How far clocks of two hosts may be apart, for kIds. The reference has its own tolerance.
-  double clock_bound_ns = 0;
 };
 
 /// Analyses a trace.
