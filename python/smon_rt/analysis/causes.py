@@ -38,7 +38,10 @@ class Where:
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """What one cause costs: mean seconds a step its repair gives back, with the 95 % interval `low`..`high` of that."""
+    """What one cause costs: mean seconds a step its repair gives back, with the 95 % interval `low`..`high` of that.
+
+    `gain_s_by_step` is the same for every step, by step number: since when it shows, and in which steps.
+    """
 
     cause: str
     gain_s_per_step: float
@@ -48,6 +51,7 @@ class Cause:
     persistence_ratio: float | None
     where: Where = field(default_factory=Where)
     detail: dict[str, Any] = field(default_factory=dict)
+    gain_s_by_step: dict[str, float] = field(default_factory=dict)
 
 
 def find_causes(raw: RawResult) -> tuple[Cause, ...]:
@@ -61,7 +65,8 @@ def find_causes(raw: RawResult) -> tuple[Cause, ...]:
         gain = fmean(gains)
         low, high = _analysis.bootstrap_mean(gains, raw["steps"]) or (None, None)
         share = gain / loss_s if loss_s > 0 and math.isfinite(gain / loss_s) else None
-        return Cause(name, gain, share, low, high, _persistence(gains, gain), where, detail)
+        by_step = {str(step): value for step, value in zip(raw["steps"], gains, strict=True)}
+        return Cause(name, gain, share, low, high, _persistence(gains, gain), where, detail, by_step)
 
     def gains_of(removal: str) -> list[float]:
         return [before - after for before, after in zip(nodelay, raw["removals"][removal], strict=True)]

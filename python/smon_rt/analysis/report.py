@@ -165,6 +165,7 @@ class Report:
     m_w_exact_detail: Contribution
     m_s_detail: Contribution
     worker_rank: dict[str, int]
+    worker_host: dict[str, str]
     worker_median_s: dict[str, dict[str, float]]
     forward_backward: ForwardBackward
     causes: tuple[Cause, ...]
@@ -261,6 +262,7 @@ def _build(raw: RawResult, trace: Trace, options: ReportOptions) -> Report:
         m_w_exact_detail=_contribution(raw["m_w_exact"]),
         m_s_detail=_contribution(raw["m_s"]),
         worker_rank=_by_worker(raw["worker_rank"]),
+        worker_host=_hosts(recording),
         worker_median_s={kind: _by_worker(medians) for kind, medians in raw["worker_median_s"].items()},
         forward_backward=ForwardBackward(
             correlation=finite_or_none(raw["forward_backward"]["correlation"]),
@@ -336,6 +338,14 @@ def _contribution(raw: RawContribution) -> Contribution:
         added_s=raw["added_s"],
         added_ratio=finite_or_none(raw["added_ratio"]),
     )
+
+
+def _hosts(recording: Recording | None) -> dict[str, str]:
+    """The host of each worker's lowest rank, where the trace says it."""
+    if recording is None:
+        return {}
+    lowest = {place: min(members, key=lambda member: member.rank) for place, members in recording.members.items()}
+    return {worker_key(*place): member.host for place, member in sorted(lowest.items()) if member.host}
 
 
 def _by_step(steps: Sequence[str], values: Sequence[float]) -> ByStep:
