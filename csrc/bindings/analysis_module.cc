@@ -1,4 +1,4 @@
-// The Python module smon_rt._analysis: the analysis engine behind one function. Never loaded by a training process
+// The Python module smon_rt._analysis: the analysis engine behind a few functions. Never loaded by a training process
 // that records. python/smon_rt/_analysis.pyi holds the types.
 
 #include <pybind11/functional.h>
@@ -7,14 +7,13 @@
 
 #include <chrono>
 #include <cstdint>
-#include <optional>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "analysis/analyze.h"
-#include "analysis/arrow_c_data.h"
 #include "analysis/op_columns.h"
+#include "bindings/analysis_arguments.h"
+#include "bindings/what_if_calls.h"
 #include "format/kind.h"
 
 namespace py = pybind11;
@@ -23,69 +22,6 @@ namespace smon_rt::analysis {
 namespace {
 
 constexpr double kSecondsPerNs = 1e-9;
-
-// Thrown across the binding only: the engine itself reports by Result.
-struct AnalysisError {
-  std::string message;
-};
-
-// Owns what __arrow_c_array__ hands out: two capsules that release their contents when they go.
-class ArrowBatch {
- public:
-  explicit ArrowBatch(const py::object& batch) {
-    if (!py::hasattr(batch, "__arrow_c_array__")) {
-      throw py::type_error("ops must offer __arrow_c_array__, as a pyarrow.RecordBatch does");
-    }
-    capsules_ = batch.attr("__arrow_c_array__")();
-    if (capsules_.size() != 2) throw py::type_error("__arrow_c_array__ must return a schema and an array capsule");
-    if (schema().release == nullptr || array().release == nullptr) {
-      throw AnalysisError{"the Arrow record batch was released before: hand each one over once"};
-    }
-  }
-
-  const ArrowSchema& schema() const { return *get<ArrowSchema>(0, "arrow_schema"); }
-  const ArrowArray& array() const { return *get<ArrowArray>(1, "arrow_array"); }
-
- private:
-  template <typename T>
-  T* get(std::size_t index, const char* name) const {
-    void* pointer = PyCapsule_GetPointer(py::object(capsules_[index]).ptr(), name);
-    if (pointer == nullptr) throw py::error_already_set();
-    return static_cast<T*>(pointer);
-  }
-
-  py::tuple capsules_;
-};
-
-JobLayout layout_of(const py::dict& meta) {
-  auto size = [&](const char* key) {
-    if (!meta.contains(key)) throw AnalysisError{std::string("meta lacks ") + key};
-    try {
-      return meta[key].cast<std::int32_t>();
-    } catch (const py::cast_error&) {
-      throw AnalysisError{std::string(key) + " must be an integer below 2^31"};
-    }
-  };
-  return {size("dp_size"), size("pp_size"), size("tp_size"), size("cp_size"), size("vpp_size"), size("world_size")};
-}
-
-AnalyzeOptions options_of(const std::string& rules, const py::dict& meta) {
-  AnalyzeOptions options;
-  if (rules == "ids") {
-    options.rules = Rules::kIds;
-  } else if (rules != "reference") {
-    throw py::value_error("rules must be 'reference' or 'ids', not '" + rules + "'");
-  }
-  if (meta.contains("clock_bound_ns")) {
-    try {
-      options.clock_bound_ns = static_cast<double>(meta["clock_bound_ns"].cast<std::int64_t>());
-    } catch (const py::cast_error&) {
-      throw AnalysisError{"clock_bound_ns must be an integer of nanoseconds"};
-    }
-    if (options.clock_bound_ns < 0) throw AnalysisError{"clock_bound_ns must not be negative"};
-  }
-  return options;
-}
 
 std::vector<double> to_seconds(std::vector<double> values_ns) {
   for (double& value : values_ns) value *= kSecondsPerNs;
@@ -231,48 +167,17 @@ py::dict to_dict(const Analysis& analysis, const JobLayout& layout) {
   return result;
 }
 
-// Between replays: gives Ctrl-C and the progress bar their turn. An exception they raise is kept for later, since it
-// must not unwind through the engine.
-class ProgressCall {
- public:
-  explicit ProgressCall(py::object callback) : callback_(std::move(callback)) {}
-
-  bool operator()(int done, int total) {
-    py::gil_scoped_acquire gil;
-    if (PyErr_CheckSignals() == 0) {
-      if (callback_.is_none()) return true;
-      try {
-        callback_(done, total);
-        return true;
-      } catch (py::error_already_set& raised) {
-        raised.restore();
-      }
-    }
-    error_.emplace();
-    return false;
-  }
-
-  void rethrow() {
-    if (error_) throw py::error_already_set(std::move(*error_));
-  }
-
- private:
-  py::object callback_;
-  std::optional<py::error_already_set> error_;
-};
-
 py::dict analyze_batch(const py::object& batch, const py::dict& meta, const py::object& progress,
                        const std::string& rules) {
   const JobLayout layout = layout_of(meta);
   const AnalyzeOptions options = options_of(rules, meta);
   const ArrowBatch arrow(batch);
-  auto columns = view_arrow_columns(arrow.schema(), arrow.array());
-  if (!columns) throw AnalysisError{columns.error().message};
+  const OpColumns columns = arrow.columns();
   ProgressCall on_progress(progress);
   const auto begin = std::chrono::steady_clock::now();
   Result<Analysis> analysis = [&] {
     py::gil_scoped_release no_gil;
-    return analyze(*columns, layout, [&](int done, int total) { return on_progress(done, total); }, options);
+    return analyze(columns, layout, [&](int done, int total) { return on_progress(done, total); }, options);
   }();
   const std::chrono::duration<double, std::milli> elapsed = std::chrono::steady_clock::now() - begin;
   on_progress.rethrow();
@@ -312,5 +217,7 @@ PYBIND11_MODULE(_analysis, module) {
 
   module.def("analyze", &analyze_batch, py::arg("batch"), py::arg("meta"), py::arg("progress") = py::none(),
              py::arg("rules") = "reference");
+  module.def("what_if", &what_if_batch, py::arg("batch"), py::arg("meta"), py::arg("questions"),
+             py::arg("progress") = py::none(), py::arg("rules") = "reference");
   module.def("bootstrap_mean", &bootstrap, py::arg("values"), py::arg("steps"));
 }
