@@ -43,6 +43,7 @@ Result<MeasuredJob> measure_by_ids(const OpColumns& columns, const JobLayout& la
   job.absent_op_count = lanes->absent_op_count;
   job.timing = measure_ops(lanes->table, job.graph, timing_rules);
   job.host_gaps_ns = host_gaps(*lanes, job.graph, job.timing);
+  job.explained_delays = explained_delays(*lanes, job.timing);
   return job;
 }
 

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "analysis/explained_delays.h"
 #include "analysis/id_lanes.h"
 #include "analysis/lane_buffer.h"
 #include "analysis/op_columns.h"
@@ -33,8 +34,9 @@ struct MeasuredJob {
   OpTiming timing;
 
   // By the rules of ids only.
-  LaneBuffer host_gaps_ns;                  // host_gaps.h
-  std::vector<LeftOutStep> left_out_steps;  // not in `steps`
+  LaneBuffer host_gaps_ns;                       // host_gaps.h
+  std::vector<ExplainedDelay> explained_delays;  // explained_delays.h
+  std::vector<LeftOutStep> left_out_steps;       // not in `steps`
   std::int64_t absent_op_count = 0;
 };
 
