@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass
 
+import numpy as np
 import pytest
 
 from smon_rt.analysis import analyze
@@ -109,3 +110,22 @@ def test_a_clock_that_steps_fits_no_line_and_the_bound_says_so(count: int, step_
     assert alignment.bound_ns is not None
     assert alignment.bound_ns > 100 * MS
     assert max(job.errors_ns(alignment, moments(40))) <= alignment.bound_ns
+
+
+def test_a_slow_link_on_the_way_takes_nothing_from_the_hosts_behind_it() -> None:
+    job = ClockJob(clocks_of(4, 7))
+    draw = random.Random(7)
+    for sent_ns in moments(40):
+        for host, least_ns in enumerate((100_000, 14 * MS, 100_000)):
+            for source, target, kind in ((host, host + 1, "forward"), (host + 1, host, "backward")):
+                job.message(source, target, sent_ns, sent_ns + draw.randrange(least_ns, 2 * least_ns), kind=kind)
+        # What both ends of the pipeline share says little, and more of one side than of the other.
+        job.collective({0: sent_ns, 3: sent_ns}, {0: sent_ns + 10 * MS, 3: sent_ns + 30 * MS})
+    alignment = job.align()
+    assert alignment.bound_ns is not None
+    assert max(job.errors_ns(alignment, moments(3))) <= alignment.bound_ns
+    hosts = [alignment.hosts[f"node{rank}", f"boot-of-node{rank}", 4026531834] for rank in (2, 3)]
+    for true_ns in moments(3):
+        shown_ns = [np.int64(clock.at(true_ns)) for clock in job.clocks[2:]]
+        first, second = (int(host.line.apply(time)) for host, time in zip(hosts, shown_ns, strict=True))
+        assert abs(first - second) < 200_000

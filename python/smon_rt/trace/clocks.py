@@ -29,6 +29,8 @@ HostKey = tuple[str, str, int]
 _MEETINGS = tuple(kind for kind in COMMUNICATION if kind not in (*SENDS, *RECVS, KIND_NUMBERS["collective"]))
 _WAIT_RETURN = TIME_SOURCE_NAMES.index("wait_return")
 _NEVER = np.int64(1) << 61
+# No time on the common axis is further than this, widened or not; _NEVER is, whatever is added to it.
+_FAR = np.int64(1) << 60
 
 
 @dataclass(frozen=True)
@@ -257,16 +259,18 @@ class _Placing:
         """Hosts of another group bind nobody: where they are is a guess."""
         self._start_ns = np.full(len(self._pairs.code), -_NEVER)
         self._end_ns = np.full(len(self._pairs.code), _NEVER)
+        self._bound_ns = np.zeros(len(self._pairs.code), np.int64)
 
     def _set(self, host: int, line: ClockLine) -> None:
-        """Gives a host its place, and others the latest start and the earliest end that its spans can have had."""
+        """Gives a host its place, and others the starts and ends of its spans, and how far those may be off."""
         clock = HostClock(line, self._group, line.bound_ns)
         self._clocks[host] = clock
         rows, pairs = self._rows[host], self._pairs
         has_start, has_end = pairs.start_ns[rows] > -_NEVER, pairs.end_ns[rows] < _NEVER
         start_ns, end_ns = line.apply(pairs.start_ns[rows]), line.apply(pairs.end_ns[rows])
-        self._start_ns[rows] = np.where(has_start, start_ns - clock.bound_ns, -_NEVER)
-        self._end_ns[rows] = np.where(has_end, end_ns + clock.bound_ns, _NEVER)
+        self._start_ns[rows] = np.where(has_start, start_ns, -_NEVER)
+        self._end_ns[rows] = np.where(has_end, end_ns, _NEVER)
+        self._bound_ns[rows] = clock.bound_ns
 
     def _place_neighbours(self) -> None:
         """Places whom messages both ways connect with hosts of this group, until there is none."""
@@ -280,16 +284,37 @@ class _Placing:
                     found = True
 
     def _line_of(self, host: int) -> ClockLine | None:
-        """From all that binds a host to those that have their place."""
+        """From all that binds a host to those that have their place.
+
+        They are taken to be where they were put: who has a tight bound to one of them keeps to it, however far that one
+        may be off. Where they contradict each other they are given the room that they have.
+        """
+        group = [clock for clock in self._clocks.values() if clock.group == self._group]
+        others_bound_ns = max((clock.bound_ns for clock in group), default=0)
+        line = self._fit(host, self._start_ns, self._end_ns)
+        if line is None or others_bound_ns == 0:
+            return line
+        widened = self._fit(host, self._start_ns - self._bound_ns, self._end_ns + self._bound_ns)
+        if widened is None or line.is_contradicted:
+            return widened
+        # Two ways to say how far off it may be; both hold.
+        facts = self._facts[host]
+        borders = np.array([facts.first_ns, facts.last_ns], np.int64)
+        apart_ns = int(np.abs(line.apply(borders) - widened.apply(borders)).max())
+        bound_ns = min(line.bound_ns + others_bound_ns, widened.bound_ns + apart_ns)
+        return dataclasses.replace(line, bound_ns=bound_ns)
+
+    def _fit(self, host: int, starts_ns: Array, ends_ns: Array) -> ClockLine | None:
+        """The line of a host by starts and ends of all pairs' other spans, on the common axis."""
         rows, pairs = self._rows[host], self._pairs
         codes = pairs.code[rows]
         begins, ends = self._borders[codes], self._borders[codes + 1]
         # The host's own rows are among these, without a time on the common axis yet.
-        latest = _reduce_ranges(np.maximum, self._start_ns, begins, ends)
-        earliest = _reduce_ranges(np.minimum, self._end_ns, begins, ends)
+        latest = _reduce_ranges(np.maximum, starts_ns, begins, ends)
+        earliest = _reduce_ranges(np.minimum, ends_ns, begins, ends)
         start_ns, end_ns = pairs.start_ns[rows], pairs.end_ns[rows]
-        lower = (latest > -_NEVER) & (end_ns < _NEVER)
-        upper = (earliest < _NEVER) & (start_ns > -_NEVER)
+        lower = (latest > -_FAR) & (end_ns < _NEVER)
+        upper = (earliest < _FAR) & (start_ns > -_NEVER)
         facts = self._facts[host]
         return fit_line(
             end_ns[lower],
