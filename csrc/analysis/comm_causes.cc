@@ -9,8 +9,6 @@
 #include <tuple>
 #include <utility>
 
-#include "analysis/cause_share.h"
-#include "analysis/job_edit.h"
 #include "analysis/statistics.h"
 
 namespace smon_rt::analysis {
@@ -21,6 +19,7 @@ constexpr std::array<Kind, 4> kMessages = {Kind::kForwardSend, Kind::kForwardRec
 constexpr std::array<Kind, 4> kGroupKinds = {Kind::kParamsAllGather, Kind::kGradsReduceScatter, Kind::kGradsAllReduce,
                                              Kind::kSeparateGradsAllReduce};
 using Kinds = std::array<Kind, 4>;
+constexpr std::size_t kAllRows = static_cast<std::size_t>(-1);
 constexpr double kUnknown = std::numeric_limits<double>::quiet_NaN();
 
 std::optional<std::size_t> index_in(const Kinds& kinds, Kind kind) {
@@ -61,11 +60,11 @@ class Transfers {
 
   // What a transfer takes more there than at the others, as a factor; 1 where it is no slower, or nobody can tell.
   // `row` of a place, or the place in all its rows against the other places.
-  double ratio(std::size_t kind, std::size_t place, std::optional<std::size_t> row) const {
+  double ratio(std::size_t kind, std::size_t place, std::size_t row) const {
     std::vector<double> own, others;
     for (std::size_t p = 0; p < place_count_; ++p) {
       for (std::size_t r = 0; r < rows_; ++r) {
-        const bool is_own = p == place && (!row || r == *row);
+        const bool is_own = p == place && (row == kAllRows || r == row);
         (is_own ? own : others).push_back(medians_[kind][p * rows_ + r]);
       }
     }
@@ -84,7 +83,7 @@ class Transfers {
   }
 
   // Divides the transfers of a place by what they take more; in all rows, each by its own factor, where none is given.
-  void repair(JobEdit& edit, std::size_t place, std::optional<std::size_t> row) const {
+  void repair(JobEdit& edit, std::size_t place, std::size_t row) const {
     for (std::size_t kind = 0; kind < ops_.size(); ++kind) {
       const std::vector<double> factors = factors_of(kind, place, row);
       if (std::all_of(factors.begin(), factors.end(), [](double value) { return value == 1; })) continue;
@@ -134,10 +133,10 @@ class Transfers {
     return std::isfinite(own) && std::isfinite(others) && others > 0 && own > others ? own / others : 1;
   }
 
-  std::vector<double> factors_of(std::size_t kind, std::size_t place, std::optional<std::size_t> row) const {
+  std::vector<double> factors_of(std::size_t kind, std::size_t place, std::size_t row) const {
     std::vector<double> factors(rows_, 1);
-    if (row) {
-      factors[*row] = ratio(kind, place, row);
+    if (row != kAllRows) {
+      factors[row] = ratio(kind, place, row);
       return factors;
     }
     std::vector<double> others;
@@ -175,10 +174,16 @@ std::vector<int> links_of(const OpGraph& graph, std::vector<StagePair>& links) {
   return link_of;
 }
 
+Transfers transfers_of_groups(const WhatIf& what_if) {
+  std::vector<int> stage_of;
+  for (const Op& op : what_if.graph().ops()) stage_of.push_back(index_in(kGroupKinds, op.kind) ? op.stage : -1);
+  return Transfers(what_if, kGroupKinds, std::move(stage_of), what_if.pp_size(), false);
+}
+
 class CommCauses {
  public:
-  CommCauses(const WhatIf& what_if, const std::vector<double>& recorded_step_ns, ReplayCounter& counter)
-      : what_if_(what_if), recorded_step_ns_(recorded_step_ns), counter_(counter) {}
+  CommCauses(const WhatIf& what_if, const CauseBasis& basis, ReplayCounter& counter)
+      : what_if_(what_if), basis_(basis), counter_(counter) {}
 
   std::vector<CauseRemoval> find() && {
     add(links(whole("pp_communication", kMessages)));
@@ -193,12 +198,12 @@ class CommCauses {
 
   std::optional<CauseRemoval> replayed(CauseRemoval removal, const Scenario& scenario) {
     if (!counter_.next()) return std::nullopt;
-    removal.step_ns = what_if_.simulator().replay(scenario).last;
+    basis_.set_steps(removal, basis_.before_ns(), what_if_.simulator().replay(scenario).last);
     return removal;
   }
 
   std::optional<CauseRemoval> whole(const char* cause, const Kinds& kinds) {
-    Scenario scenario = what_if_.recorded();
+    Scenario scenario = basis_.keeps_launch_delays ? what_if_.recorded() : what_if_.nodelay();
     for (OpIndex op = 0; op < what_if_.graph().size(); ++op) {
       if (!index_in(kinds, what_if_.graph().op(op).kind)) continue;
       scenario.durations[op] = {nullptr, what_if_.ideal_durations()[op], nullptr};
@@ -208,15 +213,9 @@ class CommCauses {
     return replayed(std::move(removal), scenario);
   }
 
-  bool stands_for(const CauseRemoval& place, const CauseRemoval& whole) const {
-    const double gain = gain_ns(recorded_step_ns_, place.step_ns);
-    return is_worth_placing(recorded_step_ns_, place.step_ns) &&
-           gain >= kOnePlaceShare * gain_ns(recorded_step_ns_, whole.step_ns);
-  }
-
   // Of two places the median of all lies between them, so the whole may give nothing back.
   bool may_have_a_place(const CauseRemoval& whole, std::size_t place_count) const {
-    return place_count > 1 && (place_count == 2 || is_worth_placing(recorded_step_ns_, whole.step_ns));
+    return place_count > 1 && (place_count == 2 || basis_.is_worth_placing(whole));
   }
 
   std::optional<CauseRemoval> links(std::optional<CauseRemoval> whole) {
@@ -232,19 +231,19 @@ class CommCauses {
       }
     }
     auto one = one_link(transfers, stages[link], link, dp_rank);
-    if (!one || stands_for(*one, *whole)) return one;
+    if (!one || basis_.stands_for(*one, *whole)) return one;
     if (stages.size() == 1) return whole;
-    auto all = one_link(transfers, stages[link], link, std::nullopt);
-    return !all || stands_for(*all, *whole) ? all : whole;
+    auto all = one_link(transfers, stages[link], link, kAllRows);
+    return !all || basis_.stands_for(*all, *whole) ? all : whole;
   }
 
   std::optional<CauseRemoval> one_link(const Transfers& transfers, StagePair stages, std::size_t link,
-                                       std::optional<std::size_t> dp_rank) {
-    JobEdit edit(what_if_);
+                                       std::size_t dp_rank) {
+    JobEdit edit(what_if_, basis_.keeps_launch_delays);
     transfers.repair(edit, link, dp_rank);
     CauseRemoval removal;
     removal.cause = "pp_communication";
-    if (dp_rank) removal.dp_rank = static_cast<int>(*dp_rank);
+    if (dp_rank != kAllRows) removal.dp_rank = static_cast<int>(dp_rank);
     std::tie(removal.stage, removal.peer_stage) = stages;
     const double forward = std::max(transfers.ratio(0, link, dp_rank), transfers.ratio(1, link, dp_rank));
     const double backward = std::max(transfers.ratio(2, link, dp_rank), transfers.ratio(3, link, dp_rank));
@@ -254,14 +253,12 @@ class CommCauses {
 
   std::optional<CauseRemoval> groups(std::optional<CauseRemoval> whole) {
     if (!whole || !may_have_a_place(*whole, what_if_.pp_size())) return whole;
-    std::vector<int> stage_of;
-    for (const Op& op : what_if_.graph().ops()) stage_of.push_back(index_in(kGroupKinds, op.kind) ? op.stage : -1);
-    const Transfers transfers(what_if_, kGroupKinds, std::move(stage_of), what_if_.pp_size(), false);
+    const Transfers transfers = transfers_of_groups(what_if_);
     std::size_t stage = 0;
     for (std::size_t place = 1; place < transfers.place_count(); ++place) {
       if (transfers.excess_ns(place, 0) > transfers.excess_ns(stage, 0)) stage = place;
     }
-    JobEdit edit(what_if_);
+    JobEdit edit(what_if_, basis_.keeps_launch_delays);
     transfers.repair(edit, stage, 0);
     CauseRemoval removal;
     removal.cause = "dp_communication";
@@ -272,20 +269,35 @@ class CommCauses {
     }
     removal.detail = {{"ratio", ratio}};
     auto one = replayed(std::move(removal), edit.scenario());
-    return !one || stands_for(*one, *whole) ? one : whole;
+    return !one || basis_.stands_for(*one, *whole) ? one : whole;
   }
 
   const WhatIf& what_if_;
-  const std::vector<double>& recorded_step_ns_;
+  const CauseBasis& basis_;
   ReplayCounter& counter_;
   std::vector<CauseRemoval> result_;
 };
 
 }  // namespace
 
-std::vector<CauseRemoval> comm_causes(const WhatIf& what_if, const std::vector<double>& recorded_step_ns,
-                                      ReplayCounter& counter) {
-  return CommCauses(what_if, recorded_step_ns, counter).find();
+std::vector<CauseRemoval> comm_causes(const WhatIf& what_if, const CauseBasis& basis, ReplayCounter& counter) {
+  return CommCauses(what_if, basis, counter).find();
+}
+
+bool repair_link(JobEdit& edit, const WhatIf& what_if, int dp_rank, int stage, int peer_stage) {
+  std::vector<StagePair> stages;
+  std::vector<int> link_of = links_of(what_if.graph(), stages);
+  const StagePair wanted{std::min(stage, peer_stage), std::max(stage, peer_stage)};
+  const auto link = std::find(stages.begin(), stages.end(), wanted);
+  if (link == stages.end()) return false;
+  const std::size_t row = dp_rank < 0 ? kAllRows : static_cast<std::size_t>(dp_rank);
+  Transfers(what_if, kMessages, std::move(link_of), stages.size(), true)
+      .repair(edit, static_cast<std::size_t>(link - stages.begin()), row);
+  return true;
+}
+
+void repair_group(JobEdit& edit, const WhatIf& what_if, int stage) {
+  transfers_of_groups(what_if).repair(edit, static_cast<std::size_t>(stage), 0);
 }
 
 }  // namespace smon_rt::analysis

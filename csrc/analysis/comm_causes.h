@@ -3,6 +3,8 @@
 #include <vector>
 
 #include "analysis/cause.h"
+#include "analysis/cause_basis.h"
+#include "analysis/job_edit.h"
 #include "analysis/slowdowns.h"
 #include "analysis/what_if.h"
 
@@ -16,12 +18,16 @@ namespace smon_rt::analysis {
 /// - the data-parallel groups of one stage against those of the other stages (stage).
 /// A place is one when it alone gives back 80 % of what the whole does. Detail: `ratio`, what a transfer takes there
 /// over what it takes elsewhere; of links also `forward_ratio`, `backward_ratio`.
-///
-/// `recorded_step_ns`: the steps of a replay of what_if.recorded().
-std::vector<CauseRemoval> comm_causes(const WhatIf& what_if, const std::vector<double>& recorded_step_ns,
-                                      ReplayCounter& counter);
+std::vector<CauseRemoval> comm_causes(const WhatIf& what_if, const CauseBasis& basis, ReplayCounter& counter);
 
 /// At most; how many it takes depends on what it finds.
 inline constexpr int kCommCauseReplays = 5;
+
+/// Divides the transfers of the links between two stages, of one dp rank or of all (-1), by what they take more than
+/// those of other links. False where there are none.
+bool repair_link(JobEdit& edit, const WhatIf& what_if, int dp_rank, int stage, int peer_stage);
+
+/// Divides the transfers of a stage's data-parallel groups by what they take more than those of the other stages.
+void repair_group(JobEdit& edit, const WhatIf& what_if, int stage);
 
 }  // namespace smon_rt::analysis

@@ -5,8 +5,6 @@
 #include <optional>
 #include <utility>
 
-#include "analysis/cause_share.h"
-#include "analysis/job_edit.h"
 #include "analysis/statistics.h"
 
 namespace smon_rt::analysis {
@@ -23,18 +21,7 @@ constexpr double kOwnCauseShare = 0.5;
 // tell whose they are.
 constexpr std::size_t kDelayCandidates = 2;
 
-// Some workers: all, those of a dp rank, or one.
-struct Place {
-  int dp_rank = -1;
-  int stage = -1;
-
-  bool has_lane(std::size_t lane, std::size_t dp_size) const {
-    return dp_rank < 0 || lane % dp_size == static_cast<std::size_t>(dp_rank);
-  }
-  bool has(const Op& op) const { return stage < 0 || op.stage == stage; }
-};
-
-CauseRemoval removal_at(const char* cause, Place place) {
+CauseRemoval removal_at(const char* cause, HostPlace place) {
   CauseRemoval removal;
   removal.cause = cause;
   removal.dp_rank = place.dp_rank;
@@ -52,6 +39,7 @@ class ByWorker {
       : dp_size_(dp_size), pp_size_(pp_size), values_(dp_size * pp_size) {}
 
   double& at(std::size_t dp_rank, std::size_t stage) { return values_[dp_rank * pp_size_ + stage]; }
+  double at(std::size_t dp_rank, std::size_t stage) const { return values_[dp_rank * pp_size_ + stage]; }
 
   double of_peers(std::size_t dp_rank, std::size_t stage) const {
     std::vector<double> others;
@@ -64,13 +52,13 @@ class ByWorker {
     return median(others);
   }
 
-  Place largest() const {
+  HostPlace largest() const {
     const auto found = std::max_element(values_.begin(), values_.end()) - values_.begin();
     const auto pp_size = static_cast<std::ptrdiff_t>(pp_size_);
     return {static_cast<int>(found / pp_size), static_cast<int>(found % pp_size)};
   }
 
-  Place largest_dp_rank() const {
+  HostPlace largest_dp_rank() const {
     std::vector<double> sums(dp_size_);
     for (std::size_t i = 0; i < values_.size(); ++i) sums[i / pp_size_] += values_[i];
     return {static_cast<int>(std::max_element(sums.begin(), sums.end()) - sums.begin()), -1};
@@ -82,11 +70,75 @@ class ByWorker {
   std::vector<double> values_;
 };
 
+double explained_ns(std::span<const ExplainedDelay> explained, OpIndex op, std::size_t lane) {
+  const auto found = std::lower_bound(
+      explained.begin(), explained.end(), std::pair{op, lane},
+      [](const ExplainedDelay& delay, const auto& key) { return std::pair{delay.op, std::size_t{delay.lane}} < key; });
+  return found != explained.end() && found->op == op && found->lane == lane ? found->total_ns() : 0;
+}
+
+// Positive launch delays without what explains them, by kind.
+class UnexplainedDelays {
+ public:
+  UnexplainedDelays(const WhatIf& what_if, std::span<const ExplainedDelay> explained)
+      : delays_(kKindCount, ByWorker(what_if.dp_size(), what_if.pp_size())) {
+    const OpTiming& timing = what_if.timing();
+    for (OpIndex op = 0; op < what_if.graph().size(); ++op) {
+      const auto stage = static_cast<std::size_t>(what_if.graph().op(op).stage);
+      for (std::size_t lane = 0; lane < timing.lane_count; ++lane) {
+        const double delay = timing.launch_delays(op)[lane];
+        if (delay > 0) of(what_if.graph().op(op).kind).at(lane % what_if.dp_size(), stage) += delay;
+      }
+    }
+    for (const ExplainedDelay& delay : explained) {
+      const Op& op = what_if.graph().op(delay.op);
+      of(op.kind).at(delay.lane % what_if.dp_size(), static_cast<std::size_t>(op.stage)) -= delay.total_ns();
+    }
+  }
+
+  // What a worker has more than its peers, over all kinds.
+  double excess_ns(std::size_t dp_rank, std::size_t stage) const {
+    double excess = 0;
+    for (const ByWorker& delays : delays_) {
+      excess += std::max(0.0, delays.at(dp_rank, stage) - delays.of_peers(dp_rank, stage));
+    }
+    return excess;
+  }
+
+  // The part of a worker's delays before a kind that it has beyond its peers.
+  double excess_share(Kind kind, std::size_t dp_rank, std::size_t stage) const {
+    const ByWorker& delays = delays_[static_cast<std::size_t>(kind)];
+    const double own = delays.at(dp_rank, stage);
+    const double peers = std::max(0.0, delays.of_peers(dp_rank, stage));
+    return own > peers ? 1 - peers / own : 0;
+  }
+
+ private:
+  ByWorker& of(Kind kind) { return delays_[static_cast<std::size_t>(kind)]; }
+
+  std::vector<ByWorker> delays_;
+};
+
+void repair_launch_delays_of(JobEdit& edit, const WhatIf& what_if, std::span<const ExplainedDelay> explained,
+                             const UnexplainedDelays& delays, std::size_t dp_rank, std::size_t stage) {
+  for (OpIndex op = 0; op < what_if.graph().size(); ++op) {
+    const Op& self = what_if.graph().op(op);
+    if (static_cast<std::size_t>(self.stage) != stage) continue;
+    const double share = delays.excess_share(self.kind, dp_rank, stage);
+    if (share == 0) continue;
+    double* row = edit.launch_delays_ns(op);
+    for (std::size_t lane = dp_rank; lane < what_if.timing().lane_count; lane += what_if.dp_size()) {
+      const double delay = what_if.timing().launch_delays(op)[lane];
+      if (delay > 0) row[lane] -= (delay - explained_ns(explained, op, lane)) * share;
+    }
+  }
+}
+
 class HostCauses {
  public:
-  HostCauses(const WhatIf& what_if, std::span<const ExplainedDelay> explained, const HostReferences& references,
+  HostCauses(const WhatIf& what_if, std::span<const ExplainedDelay> explained, const CauseBasis& basis,
              ReplayCounter& counter)
-      : what_if_(what_if), explained_(explained), references_(references), counter_(counter) {}
+      : what_if_(what_if), explained_(explained), basis_(basis), counter_(counter) {}
 
   std::vector<CauseRemoval> find() && {
     for (const auto& [work, cause] : kNamedWork) find_work(work, cause);
@@ -104,29 +156,28 @@ class HostCauses {
     if (!occurs(work)) {
       if (work != HostWork::kGc) return;
       CauseRemoval nothing = removal_at(cause, {});
-      nothing.step_ns = references_.recorded_step_ns;
+      nothing.step_ns = basis_.base_step_ns;
       return result_.push_back(std::move(nothing));
     }
-    auto whole = replayed(removal_at(cause, {}), without(work, {}).scenario());
+    auto whole = without(work, removal_at(cause, {}));
     if (!whole) return;
-    if (what_if_.dp_size() * what_if_.pp_size() > 1 && is_worth_placing(references_.recorded_step_ns, whole->step_ns)) {
-      if (auto placed = placed_work(work, cause, *whole)) whole = std::move(placed);
+    if (what_if_.dp_size() * what_if_.pp_size() > 1 && basis_.is_worth_placing(*whole)) {
+      if (auto placed = placed_work(work, *whole)) whole = std::move(placed);
     }
     result_.push_back(std::move(*whole));
   }
 
-  std::optional<CauseRemoval> placed_work(HostWork work, const char* cause, const CauseRemoval& whole) {
-    ByWorker spent = time_spent(work);
-    const Place worker = spent.largest();
-    auto one = replayed(removal_at(cause, worker), without(work, worker).scenario());
-    if (!one || stands_for(*one, whole)) {
+  // None where no place stands for the whole.
+  std::optional<CauseRemoval> placed_work(HostWork work, const CauseRemoval& whole) {
+    const ByWorker spent = time_spent(work);
+    auto one = without(work, removal_at(whole.cause.c_str(), spent.largest()));
+    if (!one || basis_.stands_for(*one, whole)) {
       if (one) say_ratio(*one, spent);
       return one;
     }
     if (what_if_.dp_size() == 1 || what_if_.pp_size() == 1) return std::nullopt;
-    const Place dp_rank = spent.largest_dp_rank();
-    auto all_of_it = replayed(removal_at(cause, dp_rank), without(work, dp_rank).scenario());
-    return all_of_it && stands_for(*all_of_it, whole) ? std::move(all_of_it) : std::nullopt;
+    auto all_of_it = without(work, removal_at(whole.cause.c_str(), spent.largest_dp_rank()));
+    return all_of_it && basis_.stands_for(*all_of_it, whole) ? std::move(all_of_it) : std::nullopt;
   }
 
   ByWorker time_spent(HostWork work) const {
@@ -142,58 +193,42 @@ class HostCauses {
     return spent;
   }
 
-  void say_ratio(CauseRemoval& removal, ByWorker& by_worker) const {
+  static void say_ratio(CauseRemoval& removal, const ByWorker& by_worker) {
     const auto dp_rank = static_cast<std::size_t>(removal.dp_rank);
     const auto stage = static_cast<std::size_t>(removal.stage);
     const double peers = by_worker.of_peers(dp_rank, stage);
     if (peers > 0) removal.detail.emplace_back("ratio", by_worker.at(dp_rank, stage) / peers);
   }
 
-  std::optional<CauseRemoval> replayed(CauseRemoval removal, const Scenario& scenario) {
+  std::optional<CauseRemoval> replayed(CauseRemoval removal, const Scenario& scenario,
+                                       const std::vector<double>& before_ns) {
     if (!counter_.next()) return std::nullopt;
-    removal.step_ns = what_if_.simulator().replay(scenario).last;
+    basis_.set_steps(removal, before_ns, what_if_.simulator().replay(scenario).last);
     return removal;
   }
 
-  bool stands_for(const CauseRemoval& place, const CauseRemoval& whole) const {
-    return gain_of(place) >= kOnePlaceShare * gain_of(whole);
-  }
-
-  double gain_of(const CauseRemoval& removal) const { return gain_ns(references_.recorded_step_ns, removal.step_ns); }
-
-  // The work at a place takes no time, and launches there wait for none of it.
-  JobEdit without(HostWork work, Place place) const {
-    JobEdit edit(what_if_);
-    const std::size_t dp_size = what_if_.dp_size();
-    for (OpIndex op = 0; op < what_if_.graph().size(); ++op) {
-      const Op& self = what_if_.graph().op(op);
-      if (host_work_of(self.kind) != work || !place.has(self)) continue;
-      double* durations = edit.durations_ns(op);
-      for (std::size_t lane = 0; lane < what_if_.timing().lane_count; ++lane) {
-        if (place.has_lane(lane, dp_size)) durations[lane] = 0;
-      }
-    }
-    for (const ExplainedDelay& delay : explained_) {
-      if (!place.has(what_if_.graph().op(delay.op)) || !place.has_lane(delay.lane, dp_size)) continue;
-      const double part = delay.by_work_ns[static_cast<std::size_t>(work)];
-      if (part > 0) edit.launch_delays_ns(delay.op)[delay.lane] -= part;
-    }
-    return edit;
+  std::optional<CauseRemoval> without(HostWork work, CauseRemoval removal) {
+    JobEdit edit(what_if_, basis_.keeps_launch_delays);
+    // What explains launch delays is known by the rules of ids only, and there delays are kept.
+    remove_host_work(edit, what_if_, explained_, work, {removal.dp_rank, removal.stage});
+    return replayed(std::move(removal), edit.scenario(), basis_.before_ns());
   }
 
   void find_launch_delays() {
     auto whole = without_launch_delays();
     if (!whole) return;
     std::optional<CauseRemoval> one;
-    if (what_if_.dp_size() * what_if_.pp_size() > 1 && is_worth_placing(references_.recorded_step_ns, whole->step_ns)) {
+    if (what_if_.dp_size() * what_if_.pp_size() > 1 && basis_.is_worth_placing(*whole)) {
       one = worker_with_most_delay();
       if (counter_.stopped()) return;
     }
-    if (!one || gain_of(*one) < kOwnCauseShare * gain_of(*whole)) return result_.push_back(std::move(*whole));
-    if (!stands_for(*one, *whole)) {
+    if (!one || basis_.gain_ns(*one) < kOwnCauseShare * basis_.gain_ns(*whole)) {
+      return result_.push_back(std::move(*whole));
+    }
+    if (!basis_.stands_for(*one, *whole)) {
       // What is left: the steps without all of them are as much shorter than those without the worker's.
       for (std::size_t step = 0; step < whole->step_ns.size(); ++step) {
-        whole->step_ns[step] += references_.recorded_step_ns[step] - one->step_ns[step];
+        whole->step_ns[step] += basis_.base_step_ns[step] - one->step_ns[step];
       }
       result_.push_back(std::move(*whole));
     }
@@ -203,7 +238,7 @@ class HostCauses {
   std::optional<CauseRemoval> without_launch_delays() {
     CauseRemoval removal = removal_at("host_launch_delay", {});
     if (explained_.empty()) {
-      removal.step_ns = references_.nodelay_step_ns;
+      basis_.set_steps(removal, basis_.recorded_step_ns, basis_.nodelay_step_ns);
       return removal;
     }
     Scenario scenario = what_if_.nodelay();
@@ -217,19 +252,15 @@ class HostCauses {
       }
       row[delay.lane] = delay.total_ns();
     }
-    return replayed(std::move(removal), scenario);
+    return replayed(std::move(removal), scenario, basis_.recorded_step_ns);
   }
 
   std::optional<CauseRemoval> worker_with_most_delay() {
-    take_unexplained();
-    std::vector<std::pair<double, Place>> candidates;
+    const UnexplainedDelays delays(what_if_, explained_);
+    std::vector<std::pair<double, HostPlace>> candidates;
     for (std::size_t dp_rank = 0; dp_rank < what_if_.dp_size(); ++dp_rank) {
       for (std::size_t stage = 0; stage < what_if_.pp_size(); ++stage) {
-        double excess = 0;
-        for (ByWorker& delays : unexplained_) {
-          excess += std::max(0.0, delays.at(dp_rank, stage) - delays.of_peers(dp_rank, stage));
-        }
-        candidates.push_back({excess, {static_cast<int>(dp_rank), static_cast<int>(stage)}});
+        candidates.push_back({delays.excess_ns(dp_rank, stage), {static_cast<int>(dp_rank), static_cast<int>(stage)}});
       }
     }
     const std::size_t count = std::min(kDelayCandidates, candidates.size());
@@ -237,75 +268,52 @@ class HostCauses {
                       [](const auto& a, const auto& b) { return a.first > b.first; });
     std::optional<CauseRemoval> best;
     for (std::size_t i = 0; i < count && candidates[i].first > 0; ++i) {
-      const Place place = candidates[i].second;
-      auto removal = replayed(removal_at("host_launch_delay", place), with_delays_of_peers(place).scenario());
+      const HostPlace place = candidates[i].second;
+      JobEdit edit(what_if_);
+      repair_launch_delays_of(edit, what_if_, explained_, delays, static_cast<std::size_t>(place.dp_rank),
+                              static_cast<std::size_t>(place.stage));
+      auto removal = replayed(removal_at("host_launch_delay", place), edit.scenario(), basis_.recorded_step_ns);
       if (!removal) return best;
-      if (!best || gain_of(*removal) > gain_of(*best)) best = std::move(removal);
+      if (!best || basis_.gain_ns(*removal) > basis_.gain_ns(*best)) best = std::move(removal);
     }
     return best;
   }
 
-  // Positive launch delays without what explains them, by kind.
-  void take_unexplained() {
-    unexplained_.assign(kKindCount, ByWorker(what_if_.dp_size(), what_if_.pp_size()));
-    const OpTiming& timing = what_if_.timing();
-    for (OpIndex op = 0; op < what_if_.graph().size(); ++op) {
-      const Op& self = what_if_.graph().op(op);
-      ByWorker& delays = unexplained_[static_cast<std::size_t>(self.kind)];
-      for (std::size_t lane = 0; lane < timing.lane_count; ++lane) {
-        const double delay = timing.launch_delays(op)[lane];
-        if (delay > 0) delays.at(lane % what_if_.dp_size(), static_cast<std::size_t>(self.stage)) += delay;
-      }
-    }
-    for (const ExplainedDelay& delay : explained_) {
-      const Op& self = what_if_.graph().op(delay.op);
-      unexplained_[static_cast<std::size_t>(self.kind)].at(delay.lane % what_if_.dp_size(),
-                                                           static_cast<std::size_t>(self.stage)) -= delay.total_ns();
-    }
-  }
-
-  JobEdit with_delays_of_peers(Place place) {
-    JobEdit edit(what_if_);
-    const std::size_t dp_size = what_if_.dp_size();
-    const auto dp_rank = static_cast<std::size_t>(place.dp_rank);
-    const auto stage = static_cast<std::size_t>(place.stage);
-    for (OpIndex op = 0; op < what_if_.graph().size(); ++op) {
-      const Op& self = what_if_.graph().op(op);
-      if (!place.has(self)) continue;
-      ByWorker& delays = unexplained_[static_cast<std::size_t>(self.kind)];
-      const double own = delays.at(dp_rank, stage);
-      const double peers = delays.of_peers(dp_rank, stage);
-      if (!(own > peers)) continue;
-      double* row = edit.launch_delays_ns(op);
-      for (std::size_t lane = dp_rank; lane < what_if_.timing().lane_count; lane += dp_size) {
-        const double delay = what_if_.timing().launch_delays(op)[lane];
-        if (delay > 0) row[lane] -= (delay - explained_ns(op, lane)) * (1 - std::max(peers, 0.0) / own);
-      }
-    }
-    return edit;
-  }
-
-  double explained_ns(OpIndex op, std::size_t lane) const {
-    const auto found = std::lower_bound(explained_.begin(), explained_.end(), std::pair{op, lane},
-                                        [](const ExplainedDelay& delay, const auto& key) {
-                                          return std::pair{delay.op, std::size_t{delay.lane}} < key;
-                                        });
-    return found != explained_.end() && found->op == op && found->lane == lane ? found->total_ns() : 0;
-  }
-
   const WhatIf& what_if_;
   std::span<const ExplainedDelay> explained_;
-  const HostReferences& references_;
+  const CauseBasis& basis_;
   ReplayCounter& counter_;
-  std::vector<ByWorker> unexplained_;  // by kind
   std::vector<CauseRemoval> result_;
 };
 
 }  // namespace
 
 std::vector<CauseRemoval> host_causes(const WhatIf& what_if, std::span<const ExplainedDelay> explained,
-                                      const HostReferences& references, ReplayCounter& counter) {
-  return HostCauses(what_if, explained, references, counter).find();
+                                      const CauseBasis& basis, ReplayCounter& counter) {
+  return HostCauses(what_if, explained, basis, counter).find();
+}
+
+void remove_host_work(JobEdit& edit, const WhatIf& what_if, std::span<const ExplainedDelay> explained, HostWork work,
+                      HostPlace place) {
+  const std::size_t dp_size = what_if.dp_size();
+  for (OpIndex op = 0; op < what_if.graph().size(); ++op) {
+    const Op& self = what_if.graph().op(op);
+    if (host_work_of(self.kind) != work || !place.has(self)) continue;
+    double* durations = edit.durations_ns(op);
+    for (std::size_t lane = 0; lane < what_if.timing().lane_count; ++lane) {
+      if (place.has_lane(lane, dp_size)) durations[lane] = 0;
+    }
+  }
+  for (const ExplainedDelay& delay : explained) {
+    if (!place.has(what_if.graph().op(delay.op)) || !place.has_lane(delay.lane, dp_size)) continue;
+    const double part = delay.by_work_ns[static_cast<std::size_t>(work)];
+    if (part > 0) edit.launch_delays_ns(delay.op)[delay.lane] -= part;
+  }
+}
+
+void repair_launch_delays(JobEdit& edit, const WhatIf& what_if, std::span<const ExplainedDelay> explained,
+                          std::size_t dp_rank, std::size_t stage) {
+  repair_launch_delays_of(edit, what_if, explained, UnexplainedDelays(what_if, explained), dp_rank, stage);
 }
 
 }  // namespace smon_rt::analysis

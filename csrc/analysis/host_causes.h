@@ -4,17 +4,13 @@
 #include <vector>
 
 #include "analysis/cause.h"
+#include "analysis/cause_basis.h"
 #include "analysis/explained_delays.h"
+#include "analysis/job_edit.h"
 #include "analysis/slowdowns.h"
 #include "analysis/what_if.h"
 
 namespace smon_rt::analysis {
-
-/// Step times of replays that are known already.
-struct HostReferences {
-  const std::vector<double>& recorded_step_ns;  // of what_if.recorded()
-  const std::vector<double>& nodelay_step_ns;   // of what_if.nodelay()
-};
 
 /// What the host costs: `gc`, `data_loading`, `checkpoint` (those that occur; gc always), each the job as recorded
 /// where that work takes no time, nor the launch delays that it explains; and `host_launch_delay`, without the delays
@@ -28,9 +24,28 @@ struct HostReferences {
 /// Detail, of a place: `ratio`, how many times as long as the median of its peers' it takes a step, where they have
 /// any.
 std::vector<CauseRemoval> host_causes(const WhatIf& what_if, std::span<const ExplainedDelay> explained,
-                                      const HostReferences& references, ReplayCounter& counter);
+                                      const CauseBasis& basis, ReplayCounter& counter);
 
 /// At most; how many it takes depends on what it finds.
 inline constexpr int kHostCauseReplays = 3 * 3 + 3;
+
+/// Some workers: all, those of a dp rank, or one.
+struct HostPlace {
+  int dp_rank = -1;
+  int stage = -1;
+
+  bool has_lane(std::size_t lane, std::size_t dp_size) const {
+    return dp_rank < 0 || lane % dp_size == static_cast<std::size_t>(dp_rank);
+  }
+  bool has(const Op& op) const { return stage < 0 || op.stage == stage; }
+};
+
+/// The work at a place takes no time, and launches there wait for none of it.
+void remove_host_work(JobEdit& edit, const WhatIf& what_if, std::span<const ExplainedDelay> explained, HostWork work,
+                      HostPlace place);
+
+/// A worker's launch delays become its peers', as far as nothing explains them. `edit` is of the job with its delays.
+void repair_launch_delays(JobEdit& edit, const WhatIf& what_if, std::span<const ExplainedDelay> explained,
+                          std::size_t dp_rank, std::size_t stage);
 
 }  // namespace smon_rt::analysis

@@ -43,6 +43,10 @@ double step_ns(const JobSpec& spec) {
   return mean(WhatIfJob(spec).table.step_times_ns());
 }
 
+CauseBasis basis_of(const WhatIf& what_if, const std::vector<double>& recorded_ns) {
+  return {recorded_ns, recorded_ns, what_if.simulator().replay(what_if.nodelay()).last};
+}
+
 struct Found {
   CauseRemoval removal;
   double gain_ns = 0;
@@ -52,7 +56,7 @@ Found find(const JobSpec& spec, const std::string& cause) {
   const WhatIfJob job(spec);
   const std::vector<double> recorded_ns = job.what_if.simulator().replay(job.what_if.recorded()).last;
   ReplayCounter counter(kNoProgress, kCommCauseReplays);
-  for (CauseRemoval& removal : comm_causes(job.what_if, recorded_ns, counter)) {
+  for (CauseRemoval& removal : comm_causes(job.what_if, basis_of(job.what_if, recorded_ns), counter)) {
     if (removal.cause == cause) return {removal, mean(recorded_ns) - mean(removal.step_ns)};
   }
   return {};
@@ -124,7 +128,7 @@ TEST(CommCauses, StopsWhenAsked) {
   const std::vector<double> recorded_ns = job.what_if.simulator().replay(job.what_if.recorded()).last;
   const Progress stops = [](int, int) { return false; };
   ReplayCounter counter(stops, kCommCauseReplays);
-  EXPECT_TRUE(comm_causes(job.what_if, recorded_ns, counter).empty());
+  EXPECT_TRUE(comm_causes(job.what_if, basis_of(job.what_if, recorded_ns), counter).empty());
 }
 
 }  // namespace

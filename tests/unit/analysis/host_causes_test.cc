@@ -32,7 +32,7 @@ class HostJob {
         recorded_ns_(what_if_.simulator().replay(what_if_.recorded()).last) {
     const std::vector<double> nodelay_ns = what_if_.simulator().replay(what_if_.nodelay()).last;
     ReplayCounter counter(kNoProgress, kHostCauseReplays);
-    causes_ = host_causes(what_if_, explained_, {recorded_ns_, nodelay_ns}, counter);
+    causes_ = host_causes(what_if_, explained_, {recorded_ns_, recorded_ns_, nodelay_ns}, counter);
   }
 
   const std::vector<ExplainedDelay>& explained() const { return explained_; }
