@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, Protocol
 
-from smon_rt.analysis.raw import RawResult
+from smon_rt.analysis.raw import RawAnswer, RawResult
 
 class _ArrowBatch(Protocol):
     def __arrow_c_array__(self, requested_schema: Any = None) -> tuple[Any, Any]: ...
@@ -47,6 +47,37 @@ def analyze(
         >>> raw = _analysis.analyze(batch, {**sizes, "clock_bound_ns": 20_000}, rules="ids")  # doctest: +SKIP
         >>> raw["left_out_steps"]  # doctest: +SKIP
         [{'step': 0, 'reason': 'forward_compute of microbatch 1, chunk 0 on stage 0 runs before …'}]
+    """
+
+def what_if(
+    batch: _ArrowBatch,
+    meta: Mapping[str, int],
+    questions: Sequence[Mapping[str, Any]],
+    progress: Callable[[int, int], None] | None = None,
+    rules: Literal["reference", "ids"] = "reference",
+) -> list[RawAnswer]:
+    """Replays the job for each question; batch, meta, progress and rules are those of `analyze`.
+
+    What a question does not say stays as recorded; everything that it says holds at once. Its parts:
+        ideal_kinds, vanishing_kinds: names of kinds that take their ideal duration, or no time.
+        scales: (kind, dp_rank, stage, factor) of durations; -1 is every dp rank or stage.
+        fixed_workers: (dp_rank, stage) that compute no slower than the median of the other workers of their stage.
+        fixed_stages: stages that compute no slower than the median of the other stages.
+        microbatches: "recorded", "even" (each as long as a usual one) or "rebalanced" (those of a step dealt to the dp
+            ranks anew, longest first).
+        has_launch_delays, had_launch_delays: false for none, in the job asked for and in what it is compared with.
+        dropped_dp_count: so many dp ranks, those that alone take longest, leave the job.
+        dp_count: dp ranks of the job, drawn from those that remain; 0 for those.
+
+    Raises:
+        AnalysisError: the ops cannot be analysed; a place is outside the job; no dp rank is left; collectives join only
+            some dp ranks, so that drawn ones have no place; more dp ranks than can be replayed.
+        ValueError, TypeError: a question has a part that there is not, or of another type.
+
+    Example:
+        >>> [answer] = _analysis.what_if(batch, sizes, [{"fixed_workers": [(0, 0)]}])  # doctest: +SKIP
+        >>> answer["before_s"][0] - answer["after_s"][0]  # doctest: +SKIP
+        22.9
     """
 
 def bootstrap_mean(values: Sequence[float], steps: Sequence[int]) -> tuple[float, float] | None:

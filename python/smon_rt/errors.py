@@ -11,5 +11,9 @@ class TraceError(SmonError):
     """A trace or its metadata cannot be read, or the two contradict each other."""
 
 
+class QuestionError(SmonError):
+    """A question that makes no sense for this job: a place outside it, a cause that the trace cannot show."""
+
+
 class RecordingError(SmonError):
     """Recording was asked for something that cannot be: an unknown kind, a value out of range, a start refused."""

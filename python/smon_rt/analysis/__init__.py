@@ -55,22 +55,12 @@ def analyze(
         >>> report.slowdown.value, report.verdict.cause  # doctest: +SKIP
         (1.973, 'worker')
     """
-    from smon_rt import _analysis
-    from smon_rt.analysis.input_file import shown
-    from smon_rt.errors import TraceError
+    from smon_rt.analysis.engine import analyze_by_engine
 
     # Before the work: a price that makes no sense is said at once.
     options = ReportOptions(gpu_hour_price, currency, steps is not None)
     trace = _read(path, meta, steps, run_id, attempt, layout)
-    try:
-        if trace.recording is None:
-            raw = _analysis.analyze(trace.ops, trace.recorded_sizes(), progress)
-        else:
-            bound_ns = round((trace.recording.clock_bound_s or 0.0) * 1e9)
-            about = trace.job.sizes() | {"clock_bound_ns": bound_ns}
-            raw = _analysis.analyze(trace.ops, about, progress, rules="ids")
-    except _analysis.AnalysisError as error:
-        raise TraceError(f"{shown(trace.path)}: {error}") from error
+    raw = analyze_by_engine(trace, progress)
     return Report.from_raw(raw, trace, options)
 
 

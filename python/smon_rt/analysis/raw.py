@@ -116,6 +116,17 @@ class RawCoverage(TypedDict, total=False):
     absent_op_count: int
 
 
+class RawAnswer(TypedDict):
+    """Step times of one question, before and after; `draw_count` is 0 where nothing was drawn."""
+
+    steps: Sequence[int]
+    before_s: Sequence[float]
+    after_s: Sequence[float]
+    dropped_dp_ranks: Sequence[int]
+    dp_count: int
+    draw_count: int
+
+
 class RawResult(RawCoverage):
     """All that the engine returns.
 

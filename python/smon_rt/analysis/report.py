@@ -7,11 +7,12 @@ import json
 import math
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from smon_rt.analysis.causes import Cause, Where, find_causes
+from smon_rt.analysis.engine import Source
 from smon_rt.analysis.fidelity import Fidelity, completed, fidelity_of, located
 from smon_rt.analysis.host_work import with_host_work
 from smon_rt.analysis.raw import RawContribution, RawResult
@@ -22,6 +23,7 @@ from smon_rt.analysis.verdict import Verdict, draw_verdict
 
 if TYPE_CHECKING:
     from smon_rt.analysis.importer import Trace
+    from smon_rt.analysis.what_if import Answer
 
 __all__ = ["Cause", "Report", "Verdict", "Where"]
 
@@ -172,6 +174,8 @@ class Report:
     verdict: Verdict
     fidelity: Fidelity
     timing_ms: TimingMs
+    #: Not in the JSON: what more can be asked of.
+    source: Source = field(repr=False, compare=False)
 
     @classmethod
     def from_raw(cls, raw: RawResult, trace: Trace, options: ReportOptions | None = None) -> Report:
@@ -180,11 +184,37 @@ class Report:
 
     def to_dict(self) -> dict[str, Any]:
         """The report as JSON values: maps with string keys, lists, None for what is not a number."""
-        return {field.name: _plain(getattr(self, field.name)) for field in dataclasses.fields(self)}
+        return {
+            each.name: _plain(getattr(self, each.name)) for each in dataclasses.fields(self) if each.name != "source"
+        }
 
     def to_json(self, indent: int | None = 2) -> str:
         """The report as JSON text (docs/report.md, report_schema.json)."""
         return json.dumps(self.to_dict(), indent=indent, allow_nan=False)
+
+    def what_if(self, fix: Sequence[str] = (), *, drop_slowest_dp: int = 0, scale_dp: float = 1.0) -> Answer:
+        """What the step would take if all of this held at once (docs/what_if.md).
+
+        Args:
+            fix: `worker=DP,STAGE` and `stage=STAGE` compute no slower than their peers; `cause=NAME` goes away where
+                the report found it; every op of `kind=NAME` takes what it takes without stragglers.
+            drop_slowest_dp: that many dp ranks, the slowest by themselves, leave: nobody waits for them.
+            scale_dp: so many times the dp ranks that remain, drawn from what was measured.
+
+        The trace's ops are measured and replayed once more, a draw several times; the report keeps them in memory for
+        that.
+
+        Raises:
+            QuestionError: a place outside the job, a cause that this trace cannot show, no replicas left.
+
+        Example:
+            >>> answer = report.what_if(["worker=0,0", "cause=gc"])  # doctest: +SKIP
+            >>> answer.before_s_per_step, answer.after_s_per_step, answer.low, answer.high  # doctest: +SKIP
+            (46.65, 23.24, 23.3, 23.5)
+        """
+        from smon_rt.analysis.what_if import answer
+
+        return answer(self, fix, drop_slowest_dp, scale_dp)
 
     def __str__(self) -> str:
         return self.verdict.text
@@ -203,7 +233,7 @@ def worker_key(dp_rank: int, stage: int) -> str:
 
 def _plain(value: Any) -> Any:
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {field.name: _plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
+        return {each.name: _plain(getattr(value, each.name)) for each in dataclasses.fields(value)}
     if isinstance(value, Mapping):
         return {str(key): _plain(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
@@ -272,6 +302,7 @@ def _build(raw: RawResult, trace: Trace, options: ReportOptions) -> Report:
         verdict=draw_verdict(situation),
         fidelity=fidelity_of(raw, recording),
         timing_ms=TimingMs(read=float(trace.read_ms), analyze=float(raw["timing_ms"]["analyze"])),
+        source=Source(trace, options, raw["dp_size"]),
     )
 
 

@@ -37,6 +37,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "export": ("smon_rt.cli.export:command", "Convert a trace: perfetto, chrome, parquet, csv."),
     "info": ("smon_rt.cli.info:command", "Say what is in a trace, and what is missing from it."),
     "run": ("smon_rt.cli.run:command", "Record a script without touching it."),
+    "what-if": ("smon_rt.cli.what_if:command", "Say what the step would take without something."),
     "synth": ("smon_rt.cli.synth:command", "Make a synthetic job with known truth."),
 }
 

@@ -32,7 +32,7 @@ def _finite(_context: click.Context, _parameter: click.Parameter, value: float |
     return abs(value)  # -0.0 is a zero
 
 
-def _checked_by(option: str) -> Callable[[click.Context, click.Parameter, Any], Any]:
+def checked_by(option: str) -> Callable[[click.Context, click.Parameter, Any], Any]:
     """A callback that lets `ReportOptions`, which knows the limits, look at one value."""
 
     def check(_context: click.Context, _parameter: click.Parameter, value: Any) -> Any:
@@ -75,11 +75,11 @@ def _output_name(_context: click.Context, parameter: click.Parameter, name: str 
     type=float,
     default=2.0,
     show_default=True,
-    callback=_checked_by("gpu_hour_price"),
+    callback=checked_by("gpu_hour_price"),
     help="Price of a GPU-hour.",
 )
 @click.option(
-    "--currency", default="USD", show_default=True, callback=_checked_by("currency"), help="Currency of that price."
+    "--currency", default="USD", show_default=True, callback=checked_by("currency"), help="Currency of that price."
 )
 @click.option("--fail-above", metavar="S", type=float, callback=_finite, help="Exit with 1 if a slowdown is above S.")
 def command(

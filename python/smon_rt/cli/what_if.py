@@ -1,0 +1,136 @@
+"""`smon what-if`: any question to the simulator."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+import click
+
+from smon_rt.cli.analyze import checked_by
+from smon_rt.cli.arguments import layout_sizes, run_options, step_range
+
+if TYPE_CHECKING:
+    from smon_rt.analysis.what_if import Answer
+
+
+@run_options
+@click.command("what-if", short_help="Say what the step would take without something, or with other replicas.")
+@click.argument("paths", metavar="PATH...", nargs=-1, required=True)
+@click.option(
+    "--fix",
+    "fixes",
+    multiple=True,
+    metavar="WHAT=WHICH",
+    help="worker=DP,STAGE, stage=STAGE, cause=NAME or kind=NAME; may be given several times.",
+)
+@click.option(
+    "--drop-slowest-dp", metavar="N", type=int, default=0, help="The slowest N dp ranks leave: nobody waits for them."
+)
+@click.option(
+    "--scale-dp", metavar="F", type=float, default=1.0, help="F times the dp ranks, drawn from what was measured."
+)
+@click.option("--meta", metavar="YAML", help="The job's record, for a parquet; looked for beside it when not given.")
+@click.option("--json", "json_path", metavar="FILE", help="Write the answer as JSON; - is stdout.")
+@click.option("--steps", metavar="A-B", callback=step_range, help="Only these steps, both ends included.")
+@click.option(
+    "--layout",
+    metavar="pp=2,dp=4",
+    callback=layout_sizes,
+    help="Sizes, the outermost dimension first, for recorded ranks that do not say theirs.",
+)
+@click.option("--quiet", is_flag=True, help="Print only the answer's own line.")
+@click.option(
+    "--gpu-hour-price",
+    type=float,
+    default=2.0,
+    show_default=True,
+    callback=checked_by("gpu_hour_price"),
+    help="Price of a GPU-hour.",
+)
+@click.option(
+    "--currency", default="USD", show_default=True, callback=checked_by("currency"), help="Currency of that price."
+)
+def command(
+    paths: tuple[str, ...],
+    fixes: tuple[str, ...],
+    drop_slowest_dp: int,
+    scale_dp: float,
+    meta: str | None,
+    json_path: str | None,
+    steps: range | None,
+    layout: dict[str, int] | None,
+    quiet: bool,
+    gpu_hour_price: float,
+    currency: str,
+    run_id: str | None,
+    attempt: int | None,
+) -> int:
+    """Say what the step of a job would take if all of this held at once.
+
+    PATH is what `smon analyze` takes, of one job. Fixes, dropped replicas and more replicas combine into one simulated
+    job, so what they give back together is said, not a sum.
+
+    \b
+    What can be fixed:
+      worker=DP,STAGE   computes no slower than the other workers of its stage
+      stage=STAGE       computes no slower than the other stages
+      cause=NAME        a cause of the report (worker, gc, ...) goes away where it was found
+      kind=NAME         every op of a kind takes what it takes without stragglers
+
+    Example: smon what-if traces --fix worker=0,0 --drop-slowest-dp 1
+    """
+    from smon_rt.analysis import analyze
+
+    _refuse_output(json_path)
+    # Refused before the work, like any bad option; what depends on the job is refused after it was read.
+    if not fixes and drop_slowest_dp == 0 and scale_dp == 1:
+        raise click.UsageError("nothing is asked: give --fix, --drop-slowest-dp or --scale-dp")
+    report = analyze(
+        list(paths),
+        meta=meta,
+        steps=steps,
+        run_id=run_id,
+        attempt=attempt,
+        layout=layout,
+        gpu_hour_price=gpu_hour_price,
+        currency=currency,
+    )
+    answer = report.what_if(fixes, drop_slowest_dp=drop_slowest_dp, scale_dp=scale_dp)
+    _print(answer, quiet=quiet, to_stderr=json_path == "-")
+    _write_json(answer, json_path)
+    return 0
+
+
+def _refuse_output(json_path: str | None) -> None:
+    from smon_rt.report.output_file import refuse_unwritable
+
+    if json_path == "":
+        raise click.BadParameter("name a file to write", param_hint="--json")
+    if json_path not in (None, "-"):
+        refuse_unwritable(json_path)
+
+
+def _print(answer: Answer, *, quiet: bool, to_stderr: bool) -> None:
+    from smon_rt.report.terminal import print_text
+
+    stream = sys.stderr if to_stderr else sys.stdout
+    if quiet:
+        line = next(line for line in answer.text.splitlines() if line.startswith("answer"))
+        click.echo(line.partition(" ")[2].strip(), file=stream)
+        return
+    style = "bold green" if answer.gain_s_per_step >= 0 else "bold red"
+    print_text(answer.text, [], stream=stream, headline_style=style)
+
+
+def _write_json(answer: Answer, json_path: str | None) -> None:
+    from smon_rt.report.output_file import write_atomically
+
+    if json_path is None:
+        return
+    text = answer.to_json() + "\n"
+    if json_path == "-":
+        sys.stdout.write(text)
+        sys.stdout.flush()
+    else:
+        write_atomically(json_path, [text])
