@@ -5,6 +5,11 @@
 #include <iterator>
 #include <utility>
 
+#include "analysis/cause_basis.h"
+#include "analysis/comm_causes.h"
+#include "analysis/compute_causes.h"
+#include "analysis/compute_factors.h"
+#include "analysis/host_causes.h"
 #include "analysis/measured_job.h"
 #include "analysis/op_timing.h"
 
@@ -84,6 +89,21 @@ void contribute(const WhatIf& what_if, const AnalyzeOptions& options, ReplayCoun
   result.removals = removals(what_if, result.worst_worker, result.worst_stage, counter, host_removal_of(options));
 }
 
+void append(std::vector<CauseRemoval>& causes, std::vector<CauseRemoval> more) {
+  std::move(more.begin(), more.end(), std::back_inserter(causes));
+}
+
+void find_causes(const WhatIf& what_if, const MeasuredJob& job, const AnalyzeOptions& options, ReplayCounter& counter,
+                 Analysis& result) {
+  const CauseBasis basis{.base_step_ns = result.base_step_ns,
+                         .recorded_step_ns = what_if.simulator().replay(what_if.recorded()).last,
+                         .nodelay_step_ns = result.nodelay_step_ns,
+                         .keeps_launch_delays = options.rules == Rules::kIds};
+  append(result.causes, compute_causes(what_if, ComputeFactors(what_if), basis, counter));
+  append(result.causes, comm_causes(what_if, basis, counter));
+  append(result.causes, host_causes(what_if, job.explained_delays, basis, counter));
+}
+
 double worst_error(const std::vector<double>& ratios) {
   double worst = 0;
   for (double ratio : ratios) worst = std::max(worst, std::abs(ratio - 1));
@@ -131,8 +151,9 @@ Result<Analysis> analyze(const OpColumns& columns, const JobLayout& layout, cons
   take_job(*job, result);
   const WhatIf what_if(job->graph, job->timing, static_cast<std::size_t>(layout.dp_size),
                        static_cast<std::size_t>(layout.pp_size));
-  ReplayCounter counter(
-      progress, slowdown_replay_count(what_if) + kContributionReplays + removal_replay_count(host_removal_of(options)));
+  ReplayCounter counter(progress, slowdown_replay_count(what_if) + kContributionReplays +
+                                      removal_replay_count(host_removal_of(options)) + kComputeCauseReplays +
+                                      kCommCauseReplays + kHostCauseReplays);
   const References references = replay_references(what_if, result);
   if (*std::min_element(references.ideal_ns.begin(), references.ideal_ns.end()) <= 0 ||
       *std::min_element(references.nodelay_ns.begin(), references.nodelay_ns.end()) <= 0) {
@@ -142,6 +163,7 @@ Result<Analysis> analyze(const OpColumns& columns, const JobLayout& layout, cons
   job->host_gaps_ns = LaneBuffer();
   break_down(what_if, references, counter, result);
   if (!counter.stopped()) contribute(what_if, options, counter, result);
+  if (!counter.stopped()) find_causes(what_if, *job, options, counter, result);
   if (counter.stopped()) return Error{"stopped"};
   result.forward_backward = forward_backward(what_if);
   result.forward_medians_ns = worker_medians_ns(what_if, Kind::kForwardCompute);

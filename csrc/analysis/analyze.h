@@ -4,6 +4,7 @@
 #include <utility>
 #include <vector>
 
+#include "analysis/cause.h"
 #include "analysis/contributions.h"
 #include "analysis/evidence.h"
 #include "analysis/id_lanes.h"
@@ -60,6 +61,7 @@ struct Analysis {
   std::pair<std::size_t, std::size_t> worst_worker;
   std::size_t worst_stage = 0;
   std::vector<Removal> removals;
+  std::vector<CauseRemoval> causes;
 
   ForwardBackward forward_backward;
   std::vector<double> forward_medians_ns;

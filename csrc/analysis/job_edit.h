@@ -1,5 +1,6 @@
 #pragma once
 
+#include <utility>
 #include <vector>
 
 #include "analysis/what_if.h"
@@ -20,6 +21,8 @@ class JobEdit {
   void set_duration_ns(OpIndex op, double duration_ns);
 
   const Scenario& scenario() const { return scenario_; }
+  /// Ends the editing.
+  Scenario take() && { return std::move(scenario_); }
 
  private:
   double* own_row(OpIndex op, std::vector<OpValues>& values, std::vector<double*>& own);

@@ -67,18 +67,22 @@ py::object known_or_none(double value, bool is_known) {
   return is_known ? py::object(py::float_(value)) : py::object(py::none());
 }
 
-py::dict to_dict(const Contribution& contribution) {
-  py::dict result;
-  py::list workers;
-  for (const auto& [dp_rank, stage] : contribution.workers) {
+py::list to_list(const std::vector<std::pair<std::size_t, std::size_t>>& workers) {
+  py::list result;
+  for (const auto& [dp_rank, stage] : workers) {
     py::list worker;
     worker.append(dp_rank);
     worker.append(stage);
-    workers.append(worker);
+    result.append(worker);
   }
+  return result;
+}
+
+py::dict to_dict(const Contribution& contribution) {
+  py::dict result;
   result["ratio"] = contribution.ratio;
   result["added_ratio"] = contribution.added_ratio;
-  result["workers"] = workers;
+  result["workers"] = to_list(contribution.workers);
   result["removed_s"] = contribution.removed_ns * kSecondsPerNs;
   result["added_s"] = contribution.added_ns * kSecondsPerNs;
   result["removed_s_by_step"] = to_seconds(contribution.removed_step_ns);
@@ -103,6 +107,23 @@ void put_slowdowns(py::dict& result, const Analysis& analysis, std::size_t pp_si
   result["slowdown_by_worker_min"] = by_worker(analysis.worker_slowdowns_min, pp_size);
 }
 
+py::list to_list(const std::vector<CauseRemoval>& causes) {
+  py::list result;
+  for (const CauseRemoval& cause : causes) {
+    py::dict entry, detail;
+    entry["cause"] = cause.cause;
+    entry["dp_rank"] = cause.dp_rank;
+    entry["stage"] = cause.stage;
+    entry["peer_stage"] = cause.peer_stage;
+    entry["workers"] = to_list(cause.workers);
+    for (const auto& [name, value] : cause.detail) detail[py::str(name)] = value;
+    entry["detail"] = detail;
+    entry["step_s"] = to_seconds(cause.step_ns);
+    result.append(entry);
+  }
+  return result;
+}
+
 void put_evidence(py::dict& result, const Analysis& analysis, std::size_t pp_size) {
   result["m_w"] = to_dict(analysis.slowest_workers);
   result["m_w_exact"] = to_dict(analysis.slowest_workers_exact);
@@ -111,6 +132,7 @@ void put_evidence(py::dict& result, const Analysis& analysis, std::size_t pp_siz
   for (const Removal& removal : analysis.removals) removals[py::str(removal.name)] = to_seconds(removal.step_ns);
   removals["worker_top"] = to_seconds(analysis.slowest_workers_exact.removed_step_ns);
   result["removals"] = removals;
+  result["causes"] = to_list(analysis.causes);
   py::dict where;
   where["worker"] = py::make_tuple(analysis.worst_worker.first, analysis.worst_worker.second);
   where["stage"] = analysis.worst_stage;

@@ -1,0 +1,40 @@
+#pragma once
+
+#include <cstddef>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "analysis/cause.h"
+#include "analysis/cause_basis.h"
+#include "analysis/compute_factors.h"
+#include "analysis/slowdowns.h"
+#include "analysis/what_if.h"
+
+namespace smon_rt::analysis {
+
+/// The job, with or without its launch delays, with some computes divided by their own factor and nothing else changed.
+Scenario without_slow_workers(const WhatIf& what_if, const ComputeFactors& factors,
+                              std::span<const std::pair<std::size_t, std::size_t>> workers, bool has_launch_delays);
+Scenario without_slow_stage(const WhatIf& what_if, const ComputeFactors& factors, std::size_t stage,
+                            bool has_launch_delays);
+Scenario with_even_microbatches(const WhatIf& what_if, const ComputeFactors& factors, bool has_launch_delays);
+/// Without what no other factor explains; microbatches, too, are as long as the median one where they are noise.
+Scenario without_noise(const WhatIf& what_if, const ComputeFactors& factors, bool has_launch_delays);
+
+/// What slow computes cost: `worker`, `stage`, `sequence_length` (where there is evidence for it) and `noise`.
+///
+/// worker: the one that costs most, and others that stand out and give back 1.5 % of the step or more. Where none gives
+/// back 80 % of what all that stand out do, they are one cause, with all of them in `workers`. stage: likewise, but
+/// never several as one. With one dp rank a worker and its stage are the same ops: the last stage is a stage, since it
+/// computes the loss, any other a worker.
+///
+/// Detail: of worker and stage `forward_compute_ratio` and `backward_compute_ratio`; of sequence_length and noise
+/// `correlation` and `forward_cv` of the microbatches.
+std::vector<CauseRemoval> compute_causes(const WhatIf& what_if, const ComputeFactors& factors, const CauseBasis& basis,
+                                         ReplayCounter& counter);
+
+/// At most; how many it takes depends on what it finds.
+inline constexpr int kComputeCauseReplays = 8;
+
+}  // namespace smon_rt::analysis
