@@ -111,6 +111,7 @@ PyObject* wait_for_work(const RecordedMethod& method, PyObject* const* args, std
   const bool has_work = PyVectorcall_NARGS(count_and_flag) > 0;
   const smon_token token = has_work ? take_awaited(reinterpret_cast<std::uintptr_t>(args[0])) : 0;
   PyObject* result = call_original(method, args, count_and_flag, kwnames);
+  if (has_work) let_go_of_last_work(args[0]);
   if (token == 0) return result;
   if (result != nullptr) {
     end_operation(token, SMON_TIME_WAIT_RETURN, 0);

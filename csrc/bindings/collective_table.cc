@@ -365,4 +365,8 @@ void keep_last_work(PyObject* work) {
   Py_XDECREF(std::exchange(t_last_work.work, work));
 }
 
+void let_go_of_last_work(const PyObject* work) {
+  if (t_last_work.work == work) keep_last_work(nullptr);
+}
+
 }  // namespace smon_rt::bindings

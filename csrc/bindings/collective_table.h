@@ -75,8 +75,10 @@ bool take_transfer(std::uintptr_t place, bool is_send, Label& label);
 bool has_transfers();
 void clear_transfers();
 
-/// Keeps the work of this thread until its next one, or the step's end: its caller must get the same object. `work` may
-/// be nullptr.
+/// Keeps the work of this thread until it has been waited for, its next one, or the step's end: its caller must get the
+/// same object. `work` may be nullptr.
 void keep_last_work(PyObject* work);
+/// This thread has waited for it, so its caller has got it.
+void let_go_of_last_work(const PyObject* work);
 
 }  // namespace smon_rt::bindings

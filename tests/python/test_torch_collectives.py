@@ -143,6 +143,32 @@ def test_works_nobody_waits_for_end_where_they_were_issued(torch_job: TorchJob) 
             assert one.end_ns <= barrier.start_ns
 
 
+def test_a_work_lives_no_longer_than_its_caller_keeps_it(torch_job: TorchJob) -> None:
+    torch_job.run(
+        "start(sample_ratio=0.0, always_steps=1)",
+        _TENSORS,
+        """
+        import weakref
+        def waited():
+            work = dist.all_reduce(torch.ones(8), async_op=True)
+            work.wait()
+            return weakref.ref(work)
+        alive = []
+        def in_a_thread():
+            alive.append(waited()() is not None)
+        for k in range(2):  # sampled, and not
+            with smon_rt.step(k):
+                alive.append(waited()() is not None)
+                thread = threading.Thread(target=in_a_thread)  # which issues nothing else
+                thread.start()
+                thread.join()
+        assert alive == [False] * 4, alive
+        smon_rt.stop()
+        """,
+        ranks=2,
+    )
+
+
 def test_errors_of_operations_pass_unchanged(torch_job: TorchJob) -> None:
     torch_job.run(
         "start()",

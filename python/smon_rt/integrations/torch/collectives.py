@@ -3,7 +3,7 @@
 torch calls a pre-hook before it issues an operation and a post-hook after that (`ProcessGroup.register_pre_hook`, torch
 2.15); neither knows when it completes. That is seen, in this order, by
 - `Work.wait`, wrapped on its class and matched by identity, which holds only while the object lives: the hook keeps it
-  until the caller has it, and then no longer, since works keep tensors;
+  until the caller has it, and has waited for it, and then no longer, since works keep tensors;
 - `wait_tensor` of functional collectives, matched by where the result lies;
 - the work's future, for operations of CPU tensors that C++ issues and waits for (DDP's reducer): flag other_thread,
   also where it is done at once, since the issuing thread computes meanwhile;
