@@ -316,6 +316,28 @@ def test_data_that_another_thread_loads_holds_nobody_up(tmp_path: Path) -> None:
     assert "1 span of data loading in other threads" in trace.recording.left_out
 
 
+def test_collectives_of_other_threads_are_left_out_but_for_the_backwards_own(tmp_path: Path) -> None:
+    train, background, engine = [], [], []
+    for step in range(4):
+        at_ns = step * 1000
+        train.append(TestSpan("forward_compute", step=step, start_ns=at_ns, duration_ns=300, microbatch=0))
+        train.append(TestSpan("backward_compute", step=step, start_ns=at_ns + 300, duration_ns=600, microbatch=0))
+        engine.append(TestSpan("collective", step=step, start_ns=at_ns + 350, duration_ns=20, op_index=0))
+        background += [
+            TestSpan("collective", step=step, start_ns=at_ns + 100 + 400 * n, duration_ns=30, op_index=n + 1)
+            for n in range(2)
+        ]
+    # The training thread's own, whose end another thread has seen.
+    seen = [TestSpan("collective", step=0, start_ns=950, duration_ns=10, op_index=9, flags=FLAGS["other_thread"])]
+    threads = [span_packet(spans, ring_id=ring + 1) for ring, spans in enumerate((train, engine, background, seen))]
+    write_rank(tmp_path, packets=threads)
+    trace = read_smon([tmp_path])
+    found = sorted(row["duration_ns"] for row in rows_of(trace) if row["kind"] == "collective")
+    assert found == [10, 20, 20, 20, 20]
+    assert trace.recording is not None
+    assert "8 spans of collectives in other threads" in trace.recording.left_out
+
+
 def test_numbers_that_make_no_sense_are_no_numbers(tmp_path: Path) -> None:
     largest = 2**31 - 1
     compute = TestSpan(kind="forward_compute", duration_ns=5, microbatch=largest, chunk=largest)

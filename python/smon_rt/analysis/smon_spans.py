@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from smon_rt.analysis.smon_threads import of_background
 from smon_rt.trace.kinds import FLAGS, HOST_TIME_SOURCES, KIND_NUMBERS, TIME_SOURCE_NAMES
 from smon_rt.trace.partners import Communicators
 from smon_rt.trace.rank_trace import RankTrace
@@ -17,7 +18,6 @@ from smon_rt.trace.spans import Array, SpanColumns
 COMPUTES = tuple(KIND_NUMBERS[name] for name in ("forward_compute", "backward_compute", "forward_backward_combined"))
 #: Work of the host that holds up the computes.
 HOST_WORK = tuple(KIND_NUMBERS[name] for name in ("data_loading", "gc", "checkpoint_snapshot", "checkpoint_wait"))
-_OF_MAIN_THREAD = (KIND_NUMBERS["forward_compute"], KIND_NUMBERS["optimizer"])
 _MOST = (1 << 15) - 1
 # 36 years: no host is up for longer, and sums of such times still fit.
 _LONGEST_NS = 1 << 60
@@ -87,9 +87,7 @@ def rank_ops(trace: RankTrace, worker: int, communicators: Communicators, left_o
     is_op &= has_times
     # Counted by steps, not by spans: see the importer.
     is_op &= spans.flags & FLAGS["warmup"] == 0
-    background = is_op & (spans.kind == HOST_WORK[0]) & _in_other_threads(trace)
-    left_out["of data loading in other threads"] += int(np.count_nonzero(background))
-    ops = spans.take(is_op & ~background)
+    ops = spans.take(is_op & ~of_background(trace, is_op, left_out))
     on_device = ops.has_device_times
     start_ns = np.where(on_device, ops.device_start_ns, ops.start_ns)
     duration_ns = np.where(on_device, ops.device_duration_ns, ops.duration_ns)
@@ -124,18 +122,6 @@ def _are_possible(spans: SpanColumns) -> Array:
     ):
         possible &= (np.abs(start_ns) < _LONGEST_NS) & (duration_ns >= 0) & (duration_ns < _LONGEST_NS)
     return possible
-
-
-def _in_other_threads(trace: RankTrace) -> Array:
-    """Which spans are not of the thread that trains; none where no thread does.
-
-    That is the one that most forwards and optimizers end on: a backward may end on the autograd engine's.
-    """
-    rings = trace.spans.ring_id[np.isin(trace.spans.kind, _OF_MAIN_THREAD)]
-    if len(rings) == 0:
-        return np.zeros(len(trace.spans), np.bool_)
-    values, counts = np.unique(rings, return_counts=True)
-    return np.asarray(trace.spans.ring_id != values[np.argmax(counts)])
 
 
 def _next_step_between(trace: RankTrace, kind: Array, step: Array, start_ns: Array) -> Array:
