@@ -55,19 +55,7 @@ def make_raw(
     worker = (min(worker[0], dp - 1), min(worker[1], pp - 1))
     slowdowns = [value / IDEAL_S for value in nodelay]
     slowdown = sum(nodelay) / count / IDEAL_S
-    gains = {
-        "worker": 0.0,
-        "worker_top": 0.0,
-        "stage": 0.0,
-        "pp_communication": 0.0,
-        "dp_communication": 0.0,
-        "gc": 0.0,
-    }
-    gains |= {"optimizer": 0.0, "sequence_length": 0.0, **(removed or {})}
-    if "worker_top" not in (removed or {}):
-        gains["worker_top"] = gains["worker"]
-    removals = {name: [value - gain for value in nodelay] for name, gain in gains.items()}
-    removals["all"] = [IDEAL_S] * count
+    base = [value + delay_s for value in nodelay]
     workers = [[d, s] for d in range(dp) for s in range(pp)]
     by = {
         "kind": {"forward_compute": 1.3, "backward_compute": 1.5, "forward_pp_comm": 1.01},
@@ -91,7 +79,7 @@ def make_raw(
         "pp_size": pp,
         "op_count": 100 * dp * pp * count,
         "worker_rank": [[s * dp + d for s in range(pp)] for d in range(dp)],
-        "step_time_s": {"base": [v + delay_s for v in nodelay], "nodelay": nodelay, "ideal": [IDEAL_S] * count},
+        "step_time_s": {"base": base, "nodelay": nodelay, "ideal": [IDEAL_S] * count},
         "slowdown": {
             "value": slowdown,
             "low": slowdown - 0.01 if count > 1 else None,
@@ -110,8 +98,7 @@ def make_raw(
         "m_w": contribution(m_w),
         "m_w_exact": contribution(m_w_exact) | {"workers": workers[: max(1, (3 * len(workers) + 99) // 100)]},
         "m_s": contribution(m_s),
-        "removals": removals,
-        "removal_where": {"worker": list(worker), "stage": worker[1]},
+        "causes": _causes(base, worker, worker_ratio, {"host_launch_delay": delay_s} | (removed or {})),
         "worker_median_s": {
             "forward_compute": table(0.1 * worker_ratio, 0.1),
             "backward_compute": table(0.2 * worker_ratio, 0.2),
@@ -126,3 +113,28 @@ def make_raw(
         },
         "timing_ms": {"analyze": 12.0},
     }
+
+
+def _causes(
+    base: list[float], worker: tuple[int, int], worker_ratio: float, removed: dict[str, float]
+) -> list[dict[str, Any]]:
+    """Causes as the engine finds them: those that it always finds, and what was removed."""
+    gains = {"worker": 0.0, "stage": 0.0, "noise": 0.0, "pp_communication": 0.0, "dp_communication": 0.0, "gc": 0.0}
+    causes = []
+    for name, gain in (gains | removed).items():
+        found = make_cause(name, [value - gain for value in base])
+        if name in ("worker", "stage"):
+            found["stage"] = worker[1]
+            found["detail"] = {f"{kind}_compute_ratio": worker_ratio for kind in ("forward", "backward")}
+        if name == "worker":
+            found |= {"dp_rank": worker[0], "workers": [list(worker)]}
+        if name in ("sequence_length", "noise"):
+            found["detail"] = {"correlation": 0.97, "forward_cv": 0.21}
+        causes.append(found)
+    return causes
+
+
+def make_cause(name: str, step_s: list[float], **place: Any) -> dict[str, Any]:
+    """One cause as the engine finds it: the step times without it."""
+    found = {"cause": name, "dp_rank": -1, "stage": -1, "peer_stage": -1, "workers": [], "detail": {}}
+    return found | {"step_s": step_s} | place

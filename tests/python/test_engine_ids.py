@@ -109,9 +109,11 @@ def test_a_planted_worker_is_found_among_lanes_of_uneven_length_with_lost_ops_an
     assert raw["absent_op_count"] > 0
     assert raw["worker_rank"][3][1] == -1
     assert math.isnan(raw["worker_median_s"]["forward_compute"][3][1])
-    assert raw["removal_where"]["worker"] == (1, 2)
+    worker = next(cause for cause in raw["causes"] if cause["cause"] == "worker")
+    assert (worker["dp_rank"], worker["stage"], worker["workers"]) == (1, 2, [[1, 2]])
+    assert worker["detail"]["forward_compute_ratio"] == pytest.approx(1.6, rel=0.01)
     assert raw["m_w_exact"]["workers"] == [[1, 2]]
-    assert {"gc", "data_loading", "worker", "stage", "sequence_length"} <= set(raw["removals"])
+    assert {"gc", "worker", "stage", "noise"} <= {cause["cause"] for cause in raw["causes"]}
 
 
 def test_a_step_in_another_order_is_left_out_and_returned() -> None:

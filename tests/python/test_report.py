@@ -14,7 +14,7 @@ import pytest
 from smon_rt._analysis import bootstrap_mean
 from smon_rt.analysis.report import Report, ReportOptions
 from smon_rt.report.json_output import json_schema
-from tests.python.report_fixtures import IDEAL_S, make_raw, make_trace
+from tests.python.report_fixtures import IDEAL_S, make_cause, make_raw, make_trace
 
 DOCS = Path(__file__).resolve().parents[2] / "docs" / "report.md"
 
@@ -87,9 +87,8 @@ def test_causes_are_sorted_by_what_they_give_back() -> None:
     removed = {"worker": 0.2, "stage": 0.3, "pp_communication": 0.4, "gc": -0.1}
     causes = report_of(make_raw(removed=removed, delay_s=0.1)).causes
     gains = {cause.cause: cause.gain_s_per_step for cause in causes}
-    assert list(gains)[:2] == ["pp_communication", "worker"]
-    # The worst worker is in the worst stage: the stage gives back only what goes beyond it.
-    expected = {**removed, "stage": 0.1, "dp_communication": 0.0, "noise": 0.0, "host_launch_delay": 0.1}
+    assert list(gains)[:2] == ["pp_communication", "stage"]
+    expected = {**removed, "dp_communication": 0.0, "noise": 0.0, "host_launch_delay": 0.1}
     assert gains == pytest.approx(expected)
     shares = {cause.cause: cause.share for cause in causes}
     assert shares["pp_communication"] == pytest.approx(0.4 / 1.1)
@@ -98,8 +97,8 @@ def test_causes_are_sorted_by_what_they_give_back() -> None:
 
 def test_a_gain_in_some_steps_persists_in_those() -> None:
     raw = make_raw(steps=range(20))
-    nodelay = raw["step_time_s"]["nodelay"]
-    raw["removals"]["gc"] = [value - (0.4 if index % 4 == 0 else 0.0) for index, value in enumerate(nodelay)]
+    step_s = [value - (0.4 if index % 4 == 0 else 0.0) for index, value in enumerate(raw["step_time_s"]["base"])]
+    raw["causes"] = [make_cause("gc", step_s)]
     cause = next(cause for cause in report_of(raw).causes if cause.cause == "gc")
     assert cause.gain_s_per_step == pytest.approx(0.1)
     assert cause.persistence_ratio == pytest.approx(0.25)
@@ -113,15 +112,28 @@ def test_one_step_gives_no_interval() -> None:
     assert {(cause.low, cause.high) for cause in report.causes} == {(None, None)}
 
 
-def test_sequence_lengths_without_evidence_are_noise() -> None:
-    def names(correlation: float, forward_cv: float) -> set[str]:
-        raw = make_raw(removed={"sequence_length": 0.5}, correlation=correlation, forward_cv=forward_cv)
-        return {cause.cause for cause in report_of(raw).causes}
+def test_several_places_of_one_cause_are_several_causes() -> None:
+    raw = make_raw(dp=4, pp=4)
+    base = raw["step_time_s"]["base"]
+    raw["causes"] = [
+        make_cause("worker", [value - gain for value in base], dp_rank=dp_rank, stage=1, workers=[[dp_rank, 1]])
+        for dp_rank, gain in ((0, 0.2), (3, 0.5))
+    ]
+    causes = report_of(raw).causes
+    assert [(cause.where.dp_rank, cause.where.rank) for cause in causes] == [(3, 7), (0, 4)]
+    assert [cause.gain_s_per_step for cause in causes] == pytest.approx([0.5, 0.2])
 
-    assert "noise" in names(0.99, 0.02)
-    assert "noise" in names(0.5, 0.3)
-    assert "sequence_length" in names(0.95, 0.2)
-    assert "noise" not in names(0.95, 0.2)
+
+def test_a_link_has_two_ends() -> None:
+    raw = make_raw(dp=4, pp=4)
+    base = raw["step_time_s"]["base"]
+    raw["causes"] = [
+        make_cause("pp_communication", base, dp_rank=2, stage=1, peer_stage=2),
+        make_cause("pp_communication", base, stage=0, peer_stage=1),
+    ]
+    one, every = (cause.where for cause in report_of(raw).causes)
+    assert (one.rank, one.stage, one.peer_rank, one.peer_stage) == (6, 1, 10, 2)
+    assert (every.rank, every.dp_rank, every.stage, every.peer_rank, every.peer_stage) == (None, None, 0, None, 1)
 
 
 def test_the_same_report_comes_out_twice() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from smon_rt.analysis.report import Report, ReportOptions
-from tests.python.report_fixtures import make_raw, make_trace
+from tests.python.report_fixtures import make_cause, make_raw, make_trace
 
 LABELS = ["slowdown", "cause", "scope", "gain", "cost", "action", "trust"]
 
@@ -56,22 +56,13 @@ def test_a_slow_worker_is_named_with_its_peers_and_its_price() -> None:
     assert lines["trust"].startswith("20 of 20 steps, 16 of 16 workers, replay error 0.7 % (worst 2.0 %)")
 
 
-@pytest.mark.parametrize("metric", ["m_w", "m_w_exact"])
-def test_either_form_of_m_w_makes_a_worker_the_cause(metric: str) -> None:
-    raw = make_raw(removed={"worker": 0.6, "pp_communication": 0.7}, **{metric: 0.6})  # type: ignore[arg-type]
-    assert report_of(raw).verdict.cause == "worker"
-
-
-def test_a_stage_is_not_blamed_for_its_worker() -> None:
-    raw = make_raw(removed={"worker": 0.9, "stage": 0.95}, m_w=0.9, m_w_exact=0.9)
-    assert report_of(raw).verdict.cause == "worker"
+def test_the_largest_gain_is_named_whatever_the_metrics_of_the_paper_say() -> None:
+    raw = make_raw(removed={"worker": 0.6, "pp_communication": 0.7}, m_w=0.9, m_w_exact=0.9, m_s=0.9)
+    assert report_of(raw).verdict.cause == "pp_communication"
 
 
 def test_a_stage_that_loses_more_than_one_of_its_workers_is_named() -> None:
     raw = make_raw(worker=(0, 3), removed={"worker": 0.3, "stage": 0.95}, m_w=0.5, m_s=0.95)
-    for rows in raw["worker_median_s"].values():
-        for row in rows:
-            row[3] = 1.4 * row[0]
     report = report_of(raw)
     assert (report.verdict.cause, report.verdict.where.stage, report.verdict.scope) == ("stage", 3, "stage")
     assert "it also computes the loss" in lines_of(report)["action"]
@@ -83,28 +74,26 @@ def test_a_middle_stage_is_named_by_its_gain() -> None:
     assert "it also computes the loss" not in report.verdict.text
 
 
-@pytest.mark.parametrize(("stage", "cause"), [(1, "worker"), (3, "stage")])
-def test_with_one_dp_rank_only_the_last_stage_is_heavier_by_design(stage: int, cause: str) -> None:
-    raw = make_raw(dp=1, worker=(0, stage), removed={"worker": 0.9, "stage": 0.9}, m_w=0.9, m_s=0.9)
-    report = report_of(raw)
-    assert report.verdict.cause == cause
+def test_with_one_dp_rank_a_worker_is_compared_with_the_other_stages() -> None:
+    report = report_of(make_raw(dp=1, worker=(0, 1), removed={"worker": 0.9}))
+    assert report.verdict.cause == "worker"
     assert "2.5x other stages" in lines_of(report)["cause"]
 
 
 def test_several_slow_workers_are_named_together() -> None:
-    raw = make_raw(dp=16, pp=16, removed={"worker": 0.2, "worker_top": 0.9}, m_w=0.9, m_w_exact=0.9)
+    raw = make_raw(dp=16, pp=16, removed={"worker": 0.9})
+    worker = next(found for found in raw["causes"] if found["cause"] == "worker")
+    worker["workers"] = [[rank, 2] for rank in range(1, 9)]
     report = report_of(raw)
     assert report.verdict.gain_s_per_step == pytest.approx(0.9)
     assert "and 7 more" in lines_of(report)["cause"]
     assert lines_of(report)["scope"].startswith("the slowest 8 of 256 workers together")
 
 
-def test_sequence_lengths_need_evidence() -> None:
-    removed = {"sequence_length": 0.5, "gc": 0.6}
-    with_evidence = report_of(make_raw(removed=removed, correlation=0.97, forward_cv=0.21))
-    assert with_evidence.verdict.cause == "sequence_length"
-    assert "vary by 21 %" in lines_of(with_evidence)["cause"]
-    assert report_of(make_raw(removed=removed, correlation=0.97, forward_cv=0.02)).verdict.cause == "gc"
+def test_sequence_lengths_are_named_by_how_much_they_vary() -> None:
+    report = report_of(make_raw(removed={"sequence_length": 0.7, "gc": 0.6}))
+    assert report.verdict.cause == "sequence_length"
+    assert "vary by 21 %" in lines_of(report)["cause"]
 
 
 @pytest.mark.parametrize("name", ["gc", "pp_communication", "dp_communication"])
@@ -126,8 +115,7 @@ def test_launch_delays_are_named_and_priced() -> None:
 def test_launch_delays_larger_than_a_dominant_worker_come_first() -> None:
     raw = make_raw(worker=(1, 2), removed={"worker": 0.98}, m_w_exact=0.98, worker_ratio=2.5)
     assert report_of(raw).verdict.cause == "worker"
-    raw["step_time_s"]["base"] = [value + 2.0 for value in raw["step_time_s"]["base"]]
-    report = report_of(raw)
+    report = report_of(make_raw(worker=(1, 2), removed={"worker": 0.98}, m_w_exact=0.98, delay_s=2.1))
     assert report.verdict.cause == "host_launch_delay"
     assert "a step, and launch delays take 51 % of the step" in lines_of(report)["slowdown"]
     assert [cause.cause for cause in report.causes][:2] == ["host_launch_delay", "worker"]
@@ -141,14 +129,14 @@ def test_little_lost_changes_the_headline_and_hides_no_cause() -> None:
 
 
 def test_noise_is_never_named() -> None:
-    report = report_of(make_raw(delay_s=0.0, removed={"sequence_length": 0.9}))
+    report = report_of(make_raw(delay_s=0.0, removed={"noise": 0.9}))
     assert report.verdict.cause == "none"
     assert lines_of(report)["cause"] == "none stands out: noise, which no repair gives back, is 45.0 % of the step"
 
 
 def test_a_gain_that_is_not_surely_above_noise_is_not_named() -> None:
     raw = make_raw(delay_s=0.0)
-    raw["removals"]["gc"] = [2.0 - (1.5 if index == 4 else 0.0) for index in range(20)]
+    raw["causes"] = [make_cause("gc", [2.0 - (1.5 if index == 4 else 0.0) for index in range(20)])]
     report = report_of(raw)
     assert report.causes[0].cause == "gc"
     assert report.verdict.cause == "none"
@@ -156,7 +144,7 @@ def test_a_gain_that_is_not_surely_above_noise_is_not_named() -> None:
 
 def test_a_cause_in_few_steps_is_transient() -> None:
     raw = make_raw(delay_s=0.0)
-    raw["removals"]["gc"] = [2.0 - (0.9 if index % 5 == 0 else 0.0) for index in range(20)]
+    raw["causes"] = [make_cause("gc", [2.0 - (0.9 if index % 5 == 0 else 0.0) for index in range(20)])]
     verdict = report_of(raw).verdict
     assert (verdict.cause, verdict.transient) == ("gc", True)
     assert verdict.persistence_ratio == pytest.approx(0.2)

@@ -52,11 +52,19 @@ class RawContribution(TypedDict):
     removed_s_by_step: Sequence[float]
 
 
-class RawRemovalWhere(TypedDict):
-    """Which worker and which stage the removals of the same name fix."""
+class RawCause(TypedDict):
+    """One cause of lost time: step times of the job without it, gains are base minus these.
 
-    worker: Sequence[int]
+    `dp_rank`, `stage` and, of a link, `peer_stage` say where it is; -1: everywhere, or no such coordinate.
+    """
+
+    cause: str
+    dp_rank: int
     stage: int
+    peer_stage: int
+    workers: Sequence[Sequence[int]]
+    detail: Mapping[str, float]
+    step_s: Sequence[float]
 
 
 class RawForwardBackward(TypedDict):
@@ -153,8 +161,7 @@ class RawResult(RawCoverage):
     m_w: RawContribution
     m_w_exact: RawContribution
     m_s: RawContribution
-    removals: Mapping[str, Sequence[float]]
-    removal_where: RawRemovalWhere
+    causes: Sequence[RawCause]
     worker_median_s: Mapping[str, Sequence[Sequence[float]]]
     forward_backward: RawForwardBackward
     fidelity: RawFidelity

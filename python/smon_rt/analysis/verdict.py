@@ -1,9 +1,8 @@
 """The verdict: which cause to name, and what to do about it.
 
-From the paper's metrics: M_W and M_S (how much of the loss do the slowest 3 % of the workers, or the last stage,
-explain), the forward-backward correlation, and simulated removals. They blur causes, since the ideal contains the
-straggler itself and evening out microbatches removes noise too: the robust decomposition of compute times, which keeps
-causes apart, is not part of this version. The shares of causes overlap and need not sum to 1.
+Named is what gives back most, by a simulated repair of that cause alone (causes.py). M_W and M_S, the paper's measures
+of how much of the loss the slowest workers and the last stage explain, are reported beside it and decide nothing: their
+ideal contains the straggler itself, and blurs causes. The shares of causes overlap and need not sum to 1.
 """
 
 from __future__ import annotations
@@ -15,7 +14,6 @@ from smon_rt.analysis.situation import Situation, gpu_hours
 from smon_rt.analysis.units import is_finite
 from smon_rt.analysis.verdict_text import (
     action_of,
-    computes_slower,
     probable_cause_of,
     sentence_of,
     verdict_text,
@@ -24,8 +22,6 @@ from smon_rt.analysis.verdict_text import (
 #: A cause is named when it gives back this much of the step, and when its interval stays above the second.
 NAMED_GAIN_RATIO = 0.03
 NAMED_LOW_RATIO = 0.01
-#: M_W and M_S from which the slowest workers or the last stage are the cause.
-DOMINANT_RATIO = 0.5
 #: A cause that shows in fewer steps than this comes and goes.
 TRANSIENT_PERSISTENCE = 0.5
 _NEVER_NAMED = frozenset({"noise", "none"})
@@ -99,6 +95,7 @@ _SCOPES = {
     "sequence_length": "job",
     "gc": "job",
     "data_loading": "job",
+    "checkpoint": "job",
     "pp_communication": "link",
     "dp_communication": "link",
     "host_launch_delay": "job",
@@ -109,6 +106,7 @@ _TIME_KINDS = {
     "sequence_length": "compute",
     "gc": "host",
     "data_loading": "host",
+    "checkpoint": "host",
     "pp_communication": "communication",
     "dp_communication": "communication",
     "host_launch_delay": "host",
@@ -116,39 +114,11 @@ _TIME_KINDS = {
 
 
 def choose_cause(situation: Situation) -> Cause | None:
-    """The cause to name, or None where nothing gives back enough of the step to be told from noise.
-
-    A dominant worker or stage that is slower itself comes first, then sequence lengths with evidence, then whatever
-    gives back most. They are chosen by shares of a loss that launch delays are no part of: larger delays come before
-    all of them.
-    """
+    """The cause to name: of those that can be told from noise, the one that gives back most. None: there is none."""
     if situation.ideal_s >= situation.base_s:  # outliers draw the means up: there is nothing to gain, by this measure
         return None
     named = [cause for cause in situation.causes if is_named(cause, situation.base_s)]
-    found = _choose_named(situation, named)
-    delay = next((cause for cause in named if cause.cause == "host_launch_delay"), None)
-    return delay if found and delay and delay.gain_s_per_step > found.gain_s_per_step else found
-
-
-def _choose_named(situation: Situation, named: list[Cause]) -> Cause | None:
-    # Where all that a place does takes as long as elsewhere, time is lost for another reason: it comes by its gain.
-    slower = [cause for cause in named if computes_slower(cause) or "host_work" in cause.detail]
-    worker = next((cause for cause in slower if cause.cause == "worker" and _worker_dominates(situation)), None)
-    stage = next((cause for cause in slower if cause.cause == "stage" and _stage_dominates(situation, cause)), None)
-    if worker and stage:
-        return _worker_or_stage(situation, worker, stage)
-    if worker or stage:
-        return worker or stage
-    by_sequences = next((cause for cause in named if cause.cause == "sequence_length"), None)
-    return by_sequences or max(named, key=lambda cause: cause.gain_s_per_step, default=None)
-
-
-def _worker_or_stage(situation: Situation, worker: Cause, stage: Cause) -> Cause:
-    """Both dominate: the larger gain wins."""
-    if situation.dp == 1 and worker.where.stage == stage.where.stage:
-        # The same ops in both: the last stage is often heavier by design, another one rather has a slow machine.
-        return stage if stage.detail.get("is_last_stage") else worker
-    return worker if worker.gain_s_per_step >= stage.gain_s_per_step else stage
+    return max(named, key=lambda cause: cause.gain_s_per_step, default=None)
 
 
 def is_named(cause: Cause, base_s: float) -> bool:
@@ -158,12 +128,3 @@ def is_named(cause: Cause, base_s: float) -> bool:
     if cause.gain_s_per_step < NAMED_GAIN_RATIO * base_s:
         return False
     return cause.low is None or cause.low > NAMED_LOW_RATIO * base_s
-
-
-def _worker_dominates(situation: Situation) -> bool:
-    return situation.m_w >= DOMINANT_RATIO or situation.m_w_exact >= DOMINANT_RATIO
-
-
-def _stage_dominates(situation: Situation, stage: Cause) -> bool:
-    loss_s = situation.nodelay_s - situation.ideal_s
-    return situation.m_s >= DOMINANT_RATIO or stage.gain_s_per_step >= DOMINANT_RATIO * loss_s
