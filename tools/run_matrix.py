@@ -66,8 +66,8 @@ def python_cell(
     tests = [str(path) for pattern in patterns for path in sorted((ROOT / "tests" / "python").glob(pattern))]
     commands = {
         "making the environment": [str(program), "-m", "venv", "--clear", str(environment)],
-        # Of tools the newest that comes built: one is half in Rust by now, and has no wheels for every Python.
-        "installing test tools": [python, "-m", "pip", "install", "-q", "--only-binary=hypothesis", *TEST_TOOLS],
+        # The newest that come built: some are half in Rust by now, and their last ones not built for every Python.
+        "installing test tools": [python, "-m", "pip", "install", "-q", "--prefer-binary", *TEST_TOOLS],
         **({"installing what is tried": [python, "-m", "pip", "install", "-q", *requirements]} if requirements else {}),
         # The installed package is tested: the checkout's python/ folder is on no path.
         "building and installing": [python, "-m", "pip", "install", "-q", str(ROOT)],
