@@ -31,6 +31,7 @@ def analyze(
     progress: Callable[[int, int], None] | None = None,
     gpu_hour_price: float = 2.0,
     currency: str = "USD",
+    layers: Sequence[int] | None = None,
 ) -> Report:
     """Analyses one job and returns its report.
 
@@ -44,9 +45,11 @@ def analyze(
         progress: called with (done, total) now and then while the engine works.
         gpu_hour_price: what a GPU-hour costs, in `currency`.
         currency: its name, three letters as a rule; only printed.
+        layers: how many layers each pipeline stage has: where a stage is slow, how many to move is said then.
 
     Raises:
         TraceError: the trace cannot be read or contradicts itself; one line that says what to do.
+        QuestionError: `layers` are not one whole number above 0 for each stage.
         TypeError: `steps` is no container of numbers.
         ValueError: the price or the currency cannot be printed.
 
@@ -55,13 +58,14 @@ def analyze(
         >>> report.slowdown.value, report.verdict.cause  # doctest: +SKIP
         (1.973, 'worker')
     """
+    from smon_rt.analysis.advice import with_advice
     from smon_rt.analysis.engine import analyze_by_engine
 
     # Before the work: a price that makes no sense is said at once.
     options = ReportOptions(gpu_hour_price, currency, steps is not None)
     trace = _read(path, meta, steps, run_id, attempt, layout)
     raw = analyze_by_engine(trace, progress)
-    return Report.from_raw(raw, trace, options)
+    return with_advice(Report.from_raw(raw, trace, options), layers)
 
 
 def is_recorded(path: StrPath) -> bool:

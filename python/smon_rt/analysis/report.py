@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
+from smon_rt.analysis.advice import Advice
 from smon_rt.analysis.causes import Cause, Where, find_causes
 from smon_rt.analysis.engine import Source
 from smon_rt.analysis.fidelity import Fidelity, completed, fidelity_of, located
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from smon_rt.analysis.importer import Trace
     from smon_rt.analysis.what_if import Answer
 
-__all__ = ["Cause", "Report", "Verdict", "Where"]
+__all__ = ["Advice", "Cause", "Report", "Verdict", "Where"]
 
 #: One value a step; keys are step numbers.
 ByStep = dict[str, float]
@@ -172,6 +173,7 @@ class Report:
     forward_backward: ForwardBackward
     causes: tuple[Cause, ...]
     verdict: Verdict
+    advice: tuple[Advice, ...]
     fidelity: Fidelity
     timing_ms: TimingMs
     #: Not in the JSON: what more can be asked of.
@@ -300,6 +302,7 @@ def _build(raw: RawResult, trace: Trace, options: ReportOptions) -> Report:
         ),
         causes=causes,
         verdict=draw_verdict(situation),
+        advice=(),
         fidelity=fidelity_of(raw, recording),
         timing_ms=TimingMs(read=float(trace.read_ms), analyze=float(raw["timing_ms"]["analyze"])),
         source=Source(trace, options, raw["dp_size"]),

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 import click
 
-from smon_rt.cli.arguments import layout_sizes, run_options, step_range
+from smon_rt.cli.arguments import layer_counts, layout_sizes, run_options, step_range
 from smon_rt.errors import SmonError, TraceError
 
 if TYPE_CHECKING:
@@ -69,6 +69,12 @@ def _output_name(_context: click.Context, parameter: click.Parameter, name: str 
     callback=layout_sizes,
     help="Sizes, the outermost dimension first, for recorded ranks that do not say theirs.",
 )
+@click.option(
+    "--layers",
+    metavar="8,8,8,6",
+    callback=layer_counts,
+    help="Layers of each stage: where one is slow, how many to move is said.",
+)
 @click.option("--quiet", is_flag=True, help="Print only the first line of the verdict, and no progress.")
 @click.option(
     "--gpu-hour-price",
@@ -89,6 +95,7 @@ def command(
     html_path: str | None,
     steps: range | None,
     layout: dict[str, int] | None,
+    layers: list[int] | None,
     quiet: bool,
     gpu_hour_price: float,
     currency: str,
@@ -125,6 +132,7 @@ def command(
                     progress=progress,
                     gpu_hour_price=gpu_hour_price,
                     currency=currency,
+                    layers=layers,
                 )
         except SmonError as error:
             if len(jobs) == 1:

@@ -35,6 +35,15 @@ def layout_sizes(_context: click.Context, _parameter: click.Parameter, text: str
     return sizes
 
 
+def layer_counts(_context: click.Context, _parameter: click.Parameter, text: str | None) -> list[int] | None:
+    """`8,8,8,6` as the layers of each stage."""
+    if text is None:
+        return None
+    if re.fullmatch(r"\s*[1-9][0-9]{0,5}\s*(,\s*[1-9][0-9]{0,5}\s*)*", text) is None:
+        raise click.BadParameter(f"{text!r} are no layers: write how many each stage has, e.g. 8,8,8,6")
+    return [int(part) for part in text.split(",")]
+
+
 def run_options(command: click.Command) -> click.Command:
     """`--run` and `--attempt`: another run than the newest one of the directories."""
     command.params += [

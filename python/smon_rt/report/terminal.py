@@ -24,7 +24,13 @@ def print_report(report: Report, *, stream: TextIO | None = None, with_tables: b
     stream = stream or sys.stdout
     tables = all_tables(report) if with_tables else []
     lost = is_finite(report.slowdown.value) and report.slowdown.value >= WORTH_FIXING_SLOWDOWN
-    print_text(report.verdict.text, tables, stream=stream, headline_style="bold red" if lost else "bold green")
+    advice = [f"{'advice':<9}{each.text}" for each in report.advice]
+    print_text(
+        "\n".join([report.verdict.text, *advice]),
+        tables,
+        stream=stream,
+        headline_style="bold red" if lost else "bold green",
+    )
 
 
 def print_text(text: str, tables: Sequence[Table], *, stream: TextIO, headline_style: str = "") -> None:
