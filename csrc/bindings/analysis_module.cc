@@ -13,6 +13,7 @@
 #include "analysis/analyze.h"
 #include "analysis/op_columns.h"
 #include "bindings/analysis_arguments.h"
+#include "bindings/ideal_calls.h"
 #include "bindings/what_if_calls.h"
 #include "format/kind.h"
 
@@ -85,7 +86,6 @@ py::dict to_dict(const Contribution& contribution) {
   result["workers"] = to_list(contribution.workers);
   result["removed_s"] = contribution.removed_ns * kSecondsPerNs;
   result["added_s"] = contribution.added_ns * kSecondsPerNs;
-  result["removed_s_by_step"] = to_seconds(contribution.removed_step_ns);
   return result;
 }
 
@@ -128,15 +128,7 @@ void put_evidence(py::dict& result, const Analysis& analysis, std::size_t pp_siz
   result["m_w"] = to_dict(analysis.slowest_workers);
   result["m_w_exact"] = to_dict(analysis.slowest_workers_exact);
   result["m_s"] = to_dict(analysis.last_stage);
-  py::dict removals;
-  for (const Removal& removal : analysis.removals) removals[py::str(removal.name)] = to_seconds(removal.step_ns);
-  removals["worker_top"] = to_seconds(analysis.slowest_workers_exact.removed_step_ns);
-  result["removals"] = removals;
   result["causes"] = to_list(analysis.causes);
-  py::dict where;
-  where["worker"] = py::make_tuple(analysis.worst_worker.first, analysis.worst_worker.second);
-  where["stage"] = analysis.worst_stage;
-  result["removal_where"] = where;
   py::dict medians;
   medians["forward_compute"] = by_worker(to_seconds(analysis.forward_medians_ns), pp_size);
   medians["backward_compute"] = by_worker(to_seconds(analysis.backward_medians_ns), pp_size);
@@ -241,5 +233,7 @@ PYBIND11_MODULE(_analysis, module) {
              py::arg("rules") = "reference");
   module.def("what_if", &what_if_batch, py::arg("batch"), py::arg("meta"), py::arg("questions"),
              py::arg("progress") = py::none(), py::arg("rules") = "reference");
+  module.def("ideal_timeline", &ideal_timeline_of_batch, py::arg("batch"), py::arg("meta"),
+             py::arg("rules") = "reference");
   module.def("bootstrap_mean", &bootstrap, py::arg("values"), py::arg("steps"));
 }

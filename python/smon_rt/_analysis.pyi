@@ -80,5 +80,24 @@ def what_if(
         22.9
     """
 
+def ideal_timeline(
+    batch: _ArrowBatch, meta: Mapping[str, int], rules: Literal["reference", "ids"] = "reference"
+) -> dict[str, bytes]:
+    """When each op would start and end without stragglers; batch, meta and rules are those of `analyze`.
+
+    Columns by name, as bytes of the machine's order: step, start_ns, end_ns int64 (times from the start of the step);
+    dp_rank, stage, seq_id, chunk, microbatch int32; kind uint8. One row an op of a worker and step. `seq_id` tells apart
+    ops of one worker and step that are equal in all else.
+
+    Raises:
+        AnalysisError: the ops cannot be analysed.
+        ValueError: there are no such rules.
+
+    Example:
+        >>> columns = _analysis.ideal_timeline(batch, sizes)  # doctest: +SKIP
+        >>> numpy.frombuffer(columns["end_ns"], numpy.int64).max()  # doctest: +SKIP
+        23485000000
+    """
+
 def bootstrap_mean(values: Sequence[float], steps: Sequence[int]) -> tuple[float, float] | None:
     """95 % interval of the mean of a per-step series, by blocks of neighbouring steps; None for a single step."""
