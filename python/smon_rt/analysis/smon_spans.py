@@ -17,7 +17,9 @@ from smon_rt.trace.spans import Array, SpanColumns
 
 COMPUTES = tuple(KIND_NUMBERS[name] for name in ("forward_compute", "backward_compute", "forward_backward_combined"))
 #: Work of the host that holds up the computes.
-HOST_WORK = tuple(KIND_NUMBERS[name] for name in ("data_loading", "gc", "checkpoint_snapshot", "checkpoint_wait"))
+HOST_WORK = tuple(
+    KIND_NUMBERS[name] for name in ("data_loading", "gc", "checkpoint_snapshot", "checkpoint_wait", "eval")
+)
 _MOST = (1 << 15) - 1
 # 36 years: no host is up for longer, and sums of such times still fit.
 _LONGEST_NS = 1 << 60
@@ -76,10 +78,12 @@ class OpColumns:
 def rank_ops(trace: RankTrace, worker: int, communicators: Communicators, left_out: Counter[str]) -> OpColumns:
     """The ops of one rank, in the device's times where it has any; `left_out` counts, by words, spans that are none."""
     spans = trace.spans
-    is_op = np.isin(spans.kind, _OPS)
-    left_out["of evaluation"] += int(np.count_nonzero(spans.kind == _EVAL))
+    is_evaluation = spans.kind == _EVAL
+    left_out["of evaluation"] += int(np.count_nonzero(is_evaluation))
+    is_op = np.isin(spans.kind, _OPS) | is_evaluation
     for flag, words in _NO_OP_FLAGS.items():
-        has_flag = is_op & (spans.flags & flag != 0)
+        # Said above; that an evaluation is one does not make it less.
+        has_flag = is_op & (spans.flags & flag != 0) & ~is_evaluation
         left_out[words] += int(np.count_nonzero(has_flag))
         is_op &= ~has_flag
     has_times = _are_possible(spans)
@@ -87,7 +91,8 @@ def rank_ops(trace: RankTrace, worker: int, communicators: Communicators, left_o
     is_op &= has_times
     # Counted by steps, not by spans: see the importer.
     is_op &= spans.flags & FLAGS["warmup"] == 0
-    ops = spans.take(is_op & ~of_background(trace, is_op, left_out))
+    background = of_background(trace, is_op, left_out)
+    ops = spans.take(_within_steps(spans, is_op & ~background))
     on_device = ops.has_device_times
     start_ns = np.where(on_device, ops.device_start_ns, ops.start_ns)
     duration_ns = np.where(on_device, ops.device_duration_ns, ops.duration_ns)
@@ -111,6 +116,27 @@ def rank_ops(trace: RankTrace, worker: int, communicators: Communicators, left_o
         step_start_ns=_step_starts(trace, step, start_ns),
         waited=_waited(ops),
     )
+
+
+def _within_steps(spans: SpanColumns, is_op: Array) -> Array:
+    """Which ops count: of evaluations those that others of their step come after.
+
+    There the time has passed within the step, which would else be a gap of nobody's. At its end it is none of the step.
+    """
+    evaluations = np.flatnonzero(is_op & (spans.kind == _EVAL))
+    if len(evaluations) == 0:
+        return is_op
+    others = np.flatnonzero(is_op & (spans.kind != _EVAL))
+    steps, of = np.unique(spans.step[others], return_inverse=True)
+    latest_ns = np.full(len(steps), np.iinfo(np.int64).min)
+    np.maximum.at(latest_ns, of, spans.start_ns[others])
+    place = np.searchsorted(steps, spans.step[evaluations])
+    has_others = place < len(steps)
+    has_others[has_others] = steps[place[has_others]] == spans.step[evaluations][has_others]
+    keeps = is_op.copy()
+    keeps[evaluations] = has_others
+    keeps[evaluations[has_others]] = spans.start_ns[evaluations[has_others]] < latest_ns[place[has_others]]
+    return np.asarray(keeps)
 
 
 def _are_possible(spans: SpanColumns) -> Array:
