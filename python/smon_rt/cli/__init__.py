@@ -42,8 +42,29 @@ COMMANDS: dict[str, tuple[str, str]] = {
 }
 
 
+#: What `smon PATH…` runs, and the options that it takes in front of the first path too.
+DOOR = "smon_rt.cli.door:command"
+_DOOR_OPTIONS = ("--attempt", "--fail-above", "--json", "--layout", "--meta", "--quiet", "--run", "--steps")
+_NO_COMMAND = "\0"  # stands where a command would: no argument can hold it
+
+
 class LazyGroup(click.Group):
-    """A click group whose commands are named in `COMMANDS` and loaded on use."""
+    """A click group whose commands are named in `COMMANDS` and loaded on use. What names none is a path to look at."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if args and args[0].partition("=")[0] in _DOOR_OPTIONS:
+            args = [_NO_COMMAND, *args]
+        return super().parse_args(ctx, args)
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args[0] in COMMANDS:
+            return super().resolve_command(ctx, args)
+        if args[0] != _NO_COMMAND and not _may_be_path(args[0]):
+            ctx.fail(f"{args[0]!r} is no command, and nothing lies there")
+        paths = args[1:] if args[0] == _NO_COMMAND else args
+        return "PATH...", _loaded(DOOR), paths
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return sorted(COMMANDS)
@@ -51,20 +72,32 @@ class LazyGroup(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COMMANDS:
             return None
-        module_name, _, attribute = COMMANDS[cmd_name][0].partition(":")
-        command = getattr(importlib.import_module(module_name), attribute)
-        assert isinstance(command, click.Command)
-        return command
+        return _loaded(COMMANDS[cmd_name][0])
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
             formatter.write_dl([(name, COMMANDS[name][1]) for name in self.list_commands(ctx)])
 
 
+def _loaded(place: str) -> click.Command:
+    module_name, _, attribute = place.partition(":")
+    command = getattr(importlib.import_module(module_name), attribute)
+    assert isinstance(command, click.Command)
+    return command
+
+
+def _may_be_path(text: str) -> bool:
+    """False for a word that can only be a mistyped command: what looks like a path is said to be missing as one."""
+    return any(character in text for character in "/.*?[\\\0") or os.path.lexists(text)
+
+
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="smon")
 def smon() -> None:
-    """What a training job loses to stragglers, to which cause, on which rank."""
+    """What a training job loses to stragglers, to which cause, on which rank.
+
+    `smon PATH...` looks at what lies there, prints the verdict and the next command; `smon PATH... --help` says more.
+    """
 
 
 def _say(message: str) -> None:

@@ -2,34 +2,28 @@
 
 from __future__ import annotations
 
-import math
 import os
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
-from pathlib import Path
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TextIO
 
 import click
 
 from smon_rt.cli.arguments import layer_counts, layout_sizes, run_options, step_range
+from smon_rt.cli.jobs import (
+    EXIT_BAD_INPUT,
+    EXIT_INCOMPLETE,
+    EXIT_THRESHOLD,
+    finite,
+    is_incomplete,
+    jobs_of,
+    progress_bar,
+)
 from smon_rt.errors import SmonError, TraceError
 
 if TYPE_CHECKING:
     from smon_rt.analysis.report import Report
-
-Progress = Callable[[int, int], None]
-EXIT_THRESHOLD = 1
-EXIT_BAD_INPUT = 2
-EXIT_INCOMPLETE = 3
-
-
-def _finite(_context: click.Context, _parameter: click.Parameter, value: float | None) -> float | None:
-    if value is None:
-        return None
-    if not (math.isfinite(value) and value >= 0):
-        raise click.BadParameter("must be a number of zero or more")
-    return abs(value)  # -0.0 is a zero
 
 
 def checked_by(option: str) -> Callable[[click.Context, click.Parameter, Any], Any]:
@@ -87,7 +81,7 @@ def _output_name(_context: click.Context, parameter: click.Parameter, name: str 
 @click.option(
     "--currency", default="USD", show_default=True, callback=checked_by("currency"), help="Currency of that price."
 )
-@click.option("--fail-above", metavar="S", type=float, callback=_finite, help="Exit with 1 if a slowdown is above S.")
+@click.option("--fail-above", metavar="S", type=float, callback=finite, help="Exit with 1 if a slowdown is above S.")
 def command(
     paths: tuple[str, ...],
     meta: str | None,
@@ -113,14 +107,14 @@ def command(
 
     # A program that reads the JSON from stdout must find nothing else there.
     stream = sys.stderr if json_path == "-" else sys.stdout
-    jobs = _jobs(paths)
+    jobs = jobs_of(paths)
     names = [name for job in jobs for name in job]
     _refuse_outputs(names, meta, json_path, html_path)
     reports: list[Report] = []
     failed = False
     for job in jobs:
         try:
-            with _progress(job, quiet) as progress:
+            with progress_bar(job, quiet) as progress:
                 report = analyze(
                     job if len(job) > 1 else job[0],
                     # Recorded traces need no record, but that is said only where it was meant for them.
@@ -151,27 +145,7 @@ def command(
     crossed = fail_above is not None and any(report.slowdown.value > fail_above for report in reports)
     if crossed:
         return EXIT_THRESHOLD
-    return EXIT_INCOMPLETE if any(_is_incomplete(report) for report in reports) else 0
-
-
-def _is_incomplete(report: Report) -> bool:
-    """True where something is missing that was meant to be there; the trust line says what."""
-    return bool(report.fidelity.missing_ranks or report.fidelity.unfinished)
-
-
-def _jobs(paths: tuple[str, ...]) -> list[list[str]]:
-    """What is analysed together: all recorded traces, which may lie on many nodes; each parquet alone."""
-    from smon_rt.analysis import expand, is_recorded
-
-    names = [os.fsdecode(name) for path in paths for name in expand(path)]
-    recorded = [name for name in names if is_recorded(name)]
-    jobs: list[list[str]] = []
-    for name in names:
-        if name not in recorded:
-            jobs.append([name])
-        elif recorded not in jobs:
-            jobs.append(recorded)
-    return jobs
+    return EXIT_INCOMPLETE if any(is_incomplete(report) for report in reports) else 0
 
 
 def _refuse_outputs(names: list[str], meta: str | None, json_path: str | None, html_path: str | None) -> None:
@@ -249,22 +223,3 @@ def _write_outputs(reports: list[Report], json_path: str | None, html_path: str 
             errors.append(error)
     if errors:
         raise SmonError("; ".join(str(error) for error in errors))
-
-
-@contextmanager
-def _progress(job: list[str], quiet: bool) -> Iterator[Progress | None]:
-    """A progress bar on stderr while a person looks at it; it leaves nothing behind."""
-    if quiet or not sys.stderr.isatty():
-        yield None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-
-    columns = (TextColumn("{task.description}", markup=False), BarColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(f"reading {_shown(Path(job[0]).name)}", total=None)
-
-        def update(done: int, total: int) -> None:
-            bar.update(task, description="replaying", completed=done, total=total)
-
-        yield update

@@ -1,0 +1,71 @@
+"""What commands that analyse traces do alike: which paths are one job, and how much of it is done."""
+
+from __future__ import annotations
+
+import math
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from smon_rt.analysis.report import Report
+
+Progress = Callable[[int, int], None]
+EXIT_THRESHOLD = 1
+EXIT_BAD_INPUT = 2
+EXIT_INCOMPLETE = 3
+
+
+def finite(_context: click.Context, _parameter: click.Parameter, value: float | None) -> float | None:
+    """A number of zero or more, as a threshold must be."""
+    if value is None:
+        return None
+    if not (math.isfinite(value) and value >= 0):
+        raise click.BadParameter("must be a number of zero or more")
+    return abs(value)  # -0.0 is a zero
+
+
+def is_incomplete(report: Report) -> bool:
+    """True where something is missing that was meant to be there; the trust line says what."""
+    return bool(report.fidelity.missing_ranks or report.fidelity.unfinished)
+
+
+def jobs_of(paths: tuple[str, ...]) -> list[list[str]]:
+    """What is analysed together: all recorded traces, which may lie on many nodes; each parquet alone."""
+    from smon_rt.analysis import expand, is_recorded
+
+    names = [os.fsdecode(name) for path in paths for name in expand(path)]
+    recorded = [name for name in names if is_recorded(name)]
+    jobs: list[list[str]] = []
+    for name in names:
+        if name not in recorded:
+            jobs.append([name])
+        elif recorded not in jobs:
+            jobs.append(recorded)
+    return jobs
+
+
+@contextmanager
+def progress_bar(job: list[str], quiet: bool) -> Iterator[Progress | None]:
+    """A progress bar on stderr while a person looks at it; it leaves nothing behind."""
+    if quiet or not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+    from smon_rt.analysis.input_file import shown
+
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(f"reading {shown(Path(job[0]).name)}", total=None)
+
+        def update(done: int, total: int) -> None:
+            bar.update(task, description="replaying", completed=done, total=total)
+
+        yield update

@@ -1,0 +1,257 @@
+"""What lies at some paths: which run, how it is, what it loses, and which command says more."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shlex
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from smon_rt.cli.jobs import is_incomplete
+from smon_rt.errors import TraceError
+
+if TYPE_CHECKING:
+    from smon_rt.analysis.report import Report
+    from smon_rt.trace.job_trace import JobReader
+    from smon_rt.trace.rank_trace import RankTrace
+
+# A step may hold an evaluation or a checkpoint: a job is called stuck only after both of these.
+_STUCK_AFTER_S = 60.0
+_STUCK_AFTER_STEPS = 10
+# Snapshots are replaced every 5 s: a process that stops for long enough to miss some may still run.
+_LIVE_SNAPSHOT_S = 30.0
+_MOST_NAMED = 4
+_NS_PER_S = 1_000_000_000
+_LABEL_WIDTH = 9
+
+
+@dataclass(frozen=True)
+class Look:
+    """One job. `state`: finished, live, stuck, killed, unfinished; trace where a file says nothing of that.
+
+    `silent_s` is how long no rank of a live job has finished anything. `reason` says why there is no report.
+    """
+
+    paths: tuple[str, ...]
+    state: str
+    found: str
+    report: Report | None
+    reason: str | None
+    silent_s: float | None
+    is_incomplete: bool
+    commands: tuple[tuple[str, str], ...]
+
+    @property
+    def is_bad_input(self) -> bool:
+        """True where a job that ended can say nothing."""
+        return self.report is None and self.state not in ("live", "stuck")
+
+    def text(self) -> str:
+        """The verdict, what it is about, and what to run next: a label, then words."""
+        lines = [] if self.report is None else self.report.verdict.text.splitlines()
+        if self.state == "stuck":
+            lines.insert(0, _line("stuck", _stuck_words(self.silent_s or 0.0)))
+        elif self.reason is not None:
+            lines.insert(0, _line("nothing", f"to analyse{' yet' if self.state == 'live' else ''}: {self.reason}"))
+        lines.append(_line("found", self.found))
+        lines += [
+            _line("next" if index == 0 else "", f"{command}  ({words})")
+            for index, (command, words) in enumerate(self.commands)
+        ]
+        return "\n".join(lines)
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON values; `report` is that of `smon analyze --json`."""
+        return {
+            "paths": list(self.paths),
+            "state": self.state,
+            "found": self.found,
+            "silent_s": self.silent_s,
+            "reason": self.reason,
+            "next": [command for command, _ in self.commands],
+            "report": None if self.report is None else self.report.to_dict(),
+        }
+
+
+def look(
+    paths: Sequence[str], analyze: Callable[[], Report], run_id: str | None = None, attempt: int | None = None
+) -> Look:
+    """Looks at one job: recorded traces, which may lie on many nodes, or one parquet.
+
+    Raises TraceError, one line, where nothing of it can be read.
+    """
+    from smon_rt.analysis import is_recorded
+
+    if not all(map(is_recorded, paths)):
+        trace = analyze()
+        return Look(tuple(paths), "trace", _trace_words(trace), trace, None, None, False, _commands(paths, trace))
+    from smon_rt.trace.job_trace import JobReader
+
+    reader = JobReader(paths, run_id=run_id, attempt=attempt)
+    report: Report | None = None
+    reason = None
+    try:
+        report = analyze()
+    except TraceError as error:
+        reason = " ".join(str(error).split())
+    if report is not None and not report.fidelity.is_live and not report.fidelity.unfinished:
+        state, silent_s = "finished", None
+    else:
+        state, silent_s = _state(reader)
+    incomplete = report is None or is_incomplete(report)
+    return Look(
+        paths=tuple(paths),
+        state=state,
+        found=_run_words(reader, state),
+        report=report,
+        reason=reason,
+        silent_s=silent_s,
+        is_incomplete=incomplete and state not in ("live", "stuck"),
+        commands=_commands([*paths, *_chosen(run_id, attempt)], report, state, incomplete),
+    )
+
+
+def runs_below(path: str) -> list[tuple[str, int]]:
+    """The runs that a directory without a trace of its own holds, one level down: path and files, newest first.
+
+    Those are directories of `.smon` files, and parquets.
+    """
+    from smon_rt.trace.job_trace import SUFFIX
+
+    try:
+        entries = sorted(Path(path).iterdir())
+        if any(entry.name.endswith(SUFFIX) for entry in entries):
+            return []
+        found = [(entry, len(list(entry.glob(f"*{SUFFIX}"))) if entry.is_dir() else 1) for entry in entries]
+        runs = [(entry, count) for entry, count in found if count and (entry.is_dir() or entry.suffix == ".parquet")]
+        newest = sorted(runs, key=lambda run: -run[0].stat().st_mtime)
+    except OSError:
+        # The reader of traces says why.
+        return []
+    return [(str(entry), count) for entry, count in newest]
+
+
+def _line(label: str, words: str) -> str:
+    return f"{label:<{_LABEL_WIDTH}}{words}"
+
+
+def _trace_words(report: Report) -> str:
+    from smon_rt.analysis.input_file import shown
+
+    job = report.job
+    return f"{shown(job.name)}: dp {job.dp}, pp {job.pp}, tp {job.tp}, cp {job.cp}, vpp {job.vpp}, {job.world:,} GPUs"
+
+
+def _run_words(reader: JobReader, state: str) -> str:
+    from smon_rt.analysis.input_file import shown
+    from smon_rt.analysis.units import counted
+
+    job = reader.job
+    hosts = {head.identity.host for head in reader.heads}
+    words = f"run {shown(job.run_id)} attempt {job.attempt}: {reader.rank_count:,} of {job.world_size:,} ranks on"
+    states = {"live": "still running", "stuck": "still running", "unfinished": "not closed"}
+    words += f" {counted(len(hosts), 'host')}, {states.get(state, state)}"
+    if job.other_runs:
+        others = [f"--run {shlex.quote(other.run_id)} --attempt {other.attempt}" for other in job.other_runs]
+        more = f" and {len(others) - _MOST_NAMED} more" if len(others) > _MOST_NAMED else ""
+        words += f"; the newest of {len(others) + 1} here (others: {'; '.join(map(shown, others[:_MOST_NAMED]))}{more})"
+    return words
+
+
+def _state(reader: JobReader) -> tuple[str, float | None]:
+    """How an unfinished job is, and for how long none of its ranks has finished a step or a span, if it still runs."""
+    from smon_rt.trace.summary import state_of
+
+    last_ns, longest_step_ns = 0, 0
+    states: set[str] = set()
+    for trace in reader:
+        state = state_of(trace)
+        states.add("recording" if state == "open" and _has_fresh_snapshot(trace) else state)
+        last_ns = max(last_ns, _last_sign_ns(trace))
+        if len(trace.steps):
+            longest_step_ns = max(longest_step_ns, int(trace.steps.duration_ns.max()))
+    if "recording" in states:
+        silent_s = max(time.time_ns() - last_ns, 0) / _NS_PER_S if last_ns else None
+        limit_s = max(_STUCK_AFTER_S, _STUCK_AFTER_STEPS * longest_step_ns / _NS_PER_S)
+        return "stuck" if silent_s is not None and silent_s > limit_s else "live", silent_s
+    if "killed" in states:
+        return "killed", None
+    return ("finished" if states == {"closed"} else "unfinished"), None
+
+
+def _last_sign_ns(trace: RankTrace) -> int:
+    """When the rank last finished a step or a span, by its host's realtime clock; 0: unknown.
+
+    What its memory holds beyond the file counts too: the recorder writes when it has the time.
+    """
+    offset_ns = trace.realtime_offset_ns
+    if offset_ns is None:
+        return 0
+    tables: list[Any] = [trace.steps, trace.spans]
+    if trace.arena is not None:
+        tables += [trace.arena.steps, trace.arena.unread]
+    ends = [int((table.start_ns + table.duration_ns).max()) for table in tables if len(table)]
+    begun = trace.clocks.monotonic_ns[:1].tolist()
+    return max([*ends, *begun], default=-offset_ns) + offset_ns
+
+
+def _has_fresh_snapshot(trace: RankTrace) -> bool:
+    """True where the rank's process, on another node perhaps, has just said that it runs."""
+    for file in trace.files:
+        with contextlib.suppress(OSError):
+            if time.time() - Path(file).with_suffix(".live").stat().st_mtime < _LIVE_SNAPSHOT_S:
+                return True
+    return False
+
+
+def _stuck_words(silent_s: float) -> str:
+    from smon_rt.analysis.units import seconds
+
+    return (
+        f"looks stuck: no rank has finished a step or a span for {seconds(silent_s)}, and the processes still run;"
+        " a long evaluation or checkpoint looks the same"
+    )
+
+
+def _commands(
+    paths: Iterable[str], report: Report | None, state: str = "trace", incomplete: bool = False
+) -> tuple[tuple[str, str], ...]:
+    """What to run next, and what it says."""
+    where = " ".join(shlex.quote(os.fspath(path)) for path in paths)
+    commands = []
+    if state == "stuck":
+        commands.append((f"smon info {where}", "what is known of each rank, and what is missing"))
+    if report is not None:
+        fix = _fix(report)
+        if fix is not None:
+            commands.append((f"smon what-if {where} --fix {fix}", "what the step takes once that is fixed"))
+        commands.append((f"smon analyze {where} --html report.html", "the whole report, with plots"))
+        commands.append((f"smon export {where} --format perfetto -o trace.pftrace", "the timelines"))
+    if state != "stuck" and (incomplete or report is None):
+        commands.append((f"smon info {where}", "what is there, and what is missing"))
+    return tuple(commands)
+
+
+def _chosen(run_id: str | None, attempt: int | None) -> list[str]:
+    """The options that chose this run."""
+    return [
+        *(["--run", run_id] if run_id is not None else []),
+        *(["--attempt", str(attempt)] if attempt is not None else []),
+    ]
+
+
+def _fix(report: Report) -> str | None:
+    """The verdict's cause as `smon what-if` takes it."""
+    from smon_rt.analysis.what_if_causes import CAUSES
+
+    verdict = report.verdict
+    where = verdict.where
+    if verdict.cause == "worker" and where.dp_rank is not None and where.stage is not None:
+        return f"worker={where.dp_rank},{where.stage}"
+    if verdict.cause == "stage" and where.stage is not None:
+        return f"stage={where.stage}"
+    return f"cause={verdict.cause}" if verdict.cause in CAUSES else None
