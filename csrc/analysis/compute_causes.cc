@@ -4,7 +4,6 @@
 #include <cmath>
 #include <utility>
 
-#include "analysis/job_edit.h"
 #include "analysis/statistics.h"
 
 namespace smon_rt::analysis {
@@ -174,9 +173,8 @@ class ComputeCauses {
 
 }  // namespace
 
-Scenario without_slow_workers(const WhatIf& what_if, const ComputeFactors& factors, std::span<const Worker> workers,
-                              bool has_launch_delays) {
-  JobEdit edit(what_if, has_launch_delays);
+void repair_workers(JobEdit& edit, const WhatIf& what_if, const ComputeFactors& factors,
+                    std::span<const Worker> workers) {
   for (std::size_t pass = 0; pass < ComputeFactors::kPassCount; ++pass) {
     for (OpIndex op : factors.ops(pass)) {
       for (const auto& [dp_rank, stage] : workers) {
@@ -185,23 +183,18 @@ Scenario without_slow_workers(const WhatIf& what_if, const ComputeFactors& facto
       }
     }
   }
-  return std::move(edit).take();
 }
 
-Scenario without_slow_stage(const WhatIf& what_if, const ComputeFactors& factors, std::size_t stage,
-                            bool has_launch_delays) {
-  JobEdit edit(what_if, has_launch_delays);
+void repair_stage(JobEdit& edit, const WhatIf& what_if, const ComputeFactors& factors, std::size_t stage) {
   for (std::size_t pass = 0; pass < ComputeFactors::kPassCount; ++pass) {
     for (OpIndex op : factors.ops(pass)) {
       if (static_cast<std::size_t>(what_if.graph().op(op).stage) != stage) continue;
       divide(edit, what_if, op, factors.stage(pass, stage), 0, 1);
     }
   }
-  return std::move(edit).take();
 }
 
-Scenario with_even_microbatches(const WhatIf& what_if, const ComputeFactors& factors, bool has_launch_delays) {
-  JobEdit edit(what_if, has_launch_delays);
+void even_out_microbatches(JobEdit& edit, const WhatIf& what_if, const ComputeFactors& factors) {
   for (std::size_t pass = 0; pass < ComputeFactors::kPassCount; ++pass) {
     for (std::size_t i = 0; i < factors.ops(pass).size(); ++i) {
       const double* microbatches = factors.microbatch(pass, i);
@@ -212,6 +205,25 @@ Scenario with_even_microbatches(const WhatIf& what_if, const ComputeFactors& fac
       }
     }
   }
+}
+
+Scenario without_slow_workers(const WhatIf& what_if, const ComputeFactors& factors, std::span<const Worker> workers,
+                              bool has_launch_delays) {
+  JobEdit edit(what_if, has_launch_delays);
+  repair_workers(edit, what_if, factors, workers);
+  return std::move(edit).take();
+}
+
+Scenario without_slow_stage(const WhatIf& what_if, const ComputeFactors& factors, std::size_t stage,
+                            bool has_launch_delays) {
+  JobEdit edit(what_if, has_launch_delays);
+  repair_stage(edit, what_if, factors, stage);
+  return std::move(edit).take();
+}
+
+Scenario with_even_microbatches(const WhatIf& what_if, const ComputeFactors& factors, bool has_launch_delays) {
+  JobEdit edit(what_if, has_launch_delays);
+  even_out_microbatches(edit, what_if, factors);
   return std::move(edit).take();
 }
 

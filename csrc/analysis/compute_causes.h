@@ -8,12 +8,19 @@
 #include "analysis/cause.h"
 #include "analysis/cause_basis.h"
 #include "analysis/compute_factors.h"
+#include "analysis/job_edit.h"
 #include "analysis/slowdowns.h"
 #include "analysis/what_if.h"
 
 namespace smon_rt::analysis {
 
-/// The job, with or without its launch delays, with some computes divided by their own factor and nothing else changed.
+/// Divide some computes by their own factor: of workers, of a stage, of each microbatch. Edits add up.
+void repair_workers(JobEdit& edit, const WhatIf& what_if, const ComputeFactors& factors,
+                    std::span<const std::pair<std::size_t, std::size_t>> workers);
+void repair_stage(JobEdit& edit, const WhatIf& what_if, const ComputeFactors& factors, std::size_t stage);
+void even_out_microbatches(JobEdit& edit, const WhatIf& what_if, const ComputeFactors& factors);
+
+/// The job, with or without its launch delays, so edited and nothing else changed.
 Scenario without_slow_workers(const WhatIf& what_if, const ComputeFactors& factors,
                               std::span<const std::pair<std::size_t, std::size_t>> workers, bool has_launch_delays);
 Scenario without_slow_stage(const WhatIf& what_if, const ComputeFactors& factors, std::size_t stage,

@@ -6,12 +6,12 @@
 #include <optional>
 #include <string>
 
-#include "analysis/evidence.h"
+#include "analysis/comm_causes.h"
+#include "analysis/compute_causes.h"
 #include "analysis/job_edit.h"
 #include "analysis/lane_choice.h"
-#include "analysis/microbatch_factors.h"
+#include "analysis/rebalance.h"
 #include "analysis/slowdowns.h"
-#include "analysis/statistics.h"
 
 namespace smon_rt::analysis {
 namespace {
@@ -19,66 +19,10 @@ namespace {
 constexpr std::size_t kDrawCount = 8;
 // Of a step with all of its dp ranks: 512 Mi of them are 8 GiB while they are replayed.
 constexpr std::size_t kMostValuesPerStep = std::size_t{512} << 20;
-constexpr std::array kPasses = {Kind::kForwardCompute, Kind::kBackwardCompute, Kind::kForwardBackwardCombined};
-
-using Places = std::vector<std::pair<std::size_t, std::size_t>>;
 
 bool contains(const std::vector<Kind>& kinds, Kind kind) {
   return std::find(kinds.begin(), kinds.end(), kind) != kinds.end();
 }
-
-double finite_median(std::vector<double> values) {
-  std::erase_if(values, [](double value) { return !std::isfinite(value); });
-  return values.empty() ? std::nan("") : median(values);
-}
-
-// How many times as long as its peers; what is no slower stays.
-double slowness(double own, double peers) {
-  return own > peers && peers > 0 ? own / peers : 1;
-}
-
-// Medians of one kind, as [dp_rank · pp_size + stage], and what fixing places divides by.
-class WorkerTimes {
- public:
-  WorkerTimes(const WhatIf& what_if, Kind kind)
-      : dp_size_(what_if.dp_size()), pp_size_(what_if.pp_size()), medians_(worker_medians_ns(what_if, kind)) {}
-
-  double stage_slowness(std::size_t stage) const {
-    std::vector<double> others;
-    for (std::size_t other = 0; other < pp_size_; ++other) {
-      if (other != stage) others.push_back(typical(other));
-    }
-    return slowness(typical(stage), finite_median(others));
-  }
-
-  // The peers are the workers of its stage that are not to be fixed themselves, if there are any.
-  double worker_slowness(std::size_t dp_rank, std::size_t stage, const Places& fixed) const {
-    if (dp_size_ == 1) return stage_slowness(stage);
-    std::vector<double> others, healthy;
-    for (std::size_t other = 0; other < dp_size_; ++other) {
-      if (other == dp_rank) continue;
-      others.push_back(at(other, stage));
-      if (std::find(fixed.begin(), fixed.end(), std::pair(other, stage)) == fixed.end()) {
-        healthy.push_back(at(other, stage));
-      }
-    }
-    const double of_healthy = finite_median(healthy);
-    return slowness(at(dp_rank, stage), std::isfinite(of_healthy) ? of_healthy : finite_median(others));
-  }
-
- private:
-  double at(std::size_t dp_rank, std::size_t stage) const { return medians_[dp_rank * pp_size_ + stage]; }
-  // With two workers the smaller: stragglers are slow, not fast.
-  double typical(std::size_t stage) const {
-    std::vector<double> values;
-    for (std::size_t dp_rank = 0; dp_rank < dp_size_; ++dp_rank) values.push_back(at(dp_rank, stage));
-    return dp_size_ == 2 ? std::fmin(values[0], values[1]) : finite_median(values);
-  }
-
-  std::size_t dp_size_;
-  std::size_t pp_size_;
-  std::vector<double> medians_;
-};
 
 void scale(const WhatIf& what_if, const DurationScale& scale, JobEdit& edit) {
   const std::size_t first = scale.dp_rank < 0 ? 0 : static_cast<std::size_t>(scale.dp_rank);
@@ -91,46 +35,80 @@ void scale(const WhatIf& what_if, const DurationScale& scale, JobEdit& edit) {
   }
 }
 
-void fix_places(const WhatIf& what_if, const Question& question, JobEdit& edit) {
-  if (question.fixed_workers.empty() && question.fixed_stages.empty()) return;
-  for (Kind kind : kPasses) {
-    const WorkerTimes times(what_if, kind);
-    for (const auto& [dp_rank, stage] : question.fixed_workers) {
-      const double slower = times.worker_slowness(dp_rank, stage, question.fixed_workers);
-      scale(what_if, {kind, static_cast<int>(dp_rank), static_cast<int>(stage), 1 / slower}, edit);
-    }
-    for (std::size_t stage : question.fixed_stages) {
-      scale(what_if, {kind, -1, static_cast<int>(stage), 1 / times.stage_slowness(stage)}, edit);
-    }
+void repair_computes(const WhatIf& what_if, const Question& question, JobEdit& edit) {
+  if (question.fixed_workers.empty() && question.fixed_stages.empty() &&
+      question.microbatches == Microbatches::kAsRecorded) {
+    return;
   }
+  const ComputeFactors factors(what_if);
+  std::vector<std::size_t> stages = question.fixed_stages;
+  if (what_if.dp_size() > 1) {
+    repair_workers(edit, what_if, factors, question.fixed_workers);
+  } else {
+    for (const auto& [dp_rank, stage] : question.fixed_workers) stages.push_back(stage);
+  }
+  std::sort(stages.begin(), stages.end());
+  stages.erase(std::unique(stages.begin(), stages.end()), stages.end());
+  for (std::size_t stage : stages) repair_stage(edit, what_if, factors, stage);
+  if (question.microbatches == Microbatches::kEven) even_out_microbatches(edit, what_if, factors);
+  if (question.microbatches == Microbatches::kRebalanced) rebalance_microbatches(edit, what_if, factors);
 }
 
-// Kinds that are said to take another time come last: whatever factor was theirs is gone then.
-JobEdit edited(const WhatIf& what_if, const Question& question) {
-  JobEdit edit(what_if, question.has_launch_delays);
-  fix_places(what_if, question, edit);
-  for (const DurationScale& it : question.scales) scale(what_if, it, edit);
-  if (question.microbatches != Microbatches::kAsRecorded) {
-    const MicrobatchFactors factors(what_if);
-    question.microbatches == Microbatches::kEven ? factors.even_out(edit) : factors.rebalance(edit);
-  }
+void keep_explained_delays(const WhatIf& what_if, std::span<const ExplainedDelay> explained, JobEdit& edit) {
   for (OpIndex op = 0; op < what_if.graph().size(); ++op) {
-    const Kind kind = what_if.graph().op(op).kind;
-    if (contains(question.ideal_kinds, kind)) edit.set_duration_ns(op, what_if.ideal_durations()[op]);
-    if (contains(question.vanishing_kinds, kind)) edit.set_duration_ns(op, 0);
+    std::fill_n(edit.launch_delays_ns(op), what_if.timing().lane_count, 0.0);
+  }
+  for (const ExplainedDelay& delay : explained) edit.launch_delays_ns(delay.op)[delay.lane] = delay.total_ns();
+}
+
+// Kinds that are said to take their ideal come last: whatever factor was theirs is gone then.
+JobEdit edited(const WhatIf& what_if, std::span<const ExplainedDelay> explained, const Question& question) {
+  const bool has_delays = question.launch_delays != LaunchDelays::kNone;
+  JobEdit edit(what_if, has_delays);
+  if (question.launch_delays == LaunchDelays::kExplained) keep_explained_delays(what_if, explained, edit);
+  for (const auto& [dp_rank, stage] : question.prompt_workers) {
+    if (question.launch_delays == LaunchDelays::kRecorded) {
+      repair_launch_delays(edit, what_if, explained, dp_rank, stage);
+    }
+  }
+  // Without launch delays there are none to take away.
+  const auto of_delays = has_delays ? explained : std::span<const ExplainedDelay>();
+  for (const RemovedWork& it : question.removed_work) remove_host_work(edit, what_if, of_delays, it.work, it.place);
+  for (const RepairedLink& it : question.fixed_links) {
+    repair_link(edit, what_if, it.dp_rank, it.stage, it.peer_stage);
+  }
+  for (std::size_t stage : question.fixed_groups) repair_group(edit, what_if, static_cast<int>(stage));
+  repair_computes(what_if, question, edit);
+  for (const DurationScale& it : question.scales) scale(what_if, it, edit);
+  for (OpIndex op = 0; op < what_if.graph().size(); ++op) {
+    if (contains(question.ideal_kinds, what_if.graph().op(op).kind)) {
+      edit.set_duration_ns(op, what_if.ideal_durations()[op]);
+    }
   }
   return edit;
 }
 
 std::optional<Error> refuse(const WhatIf& what_if, const Question& question) {
-  const auto is_outside = [](auto place, std::size_t size) { return place >= 0 && std::size_t(place) >= size; };
-  for (const auto& [dp_rank, stage] : question.fixed_workers) {
-    if (is_outside(dp_rank, what_if.dp_size()) || is_outside(stage, what_if.pp_size())) {
-      return Error{"worker " + std::to_string(dp_rank) + "," + std::to_string(stage) + " is outside the job"};
-    }
+  const auto is_outside = [](auto place, std::size_t size) {
+    return place >= 0 && static_cast<std::size_t>(place) >= size;
+  };
+  const auto is_no_worker = [&](const auto& worker) {
+    return is_outside(worker.first, what_if.dp_size()) || is_outside(worker.second, what_if.pp_size());
+  };
+  const auto is_no_stage = [&](std::size_t stage) { return is_outside(stage, what_if.pp_size()); };
+  const auto is_no_host_place = [&](const RemovedWork& it) {
+    return is_outside(it.place.dp_rank, what_if.dp_size()) || is_outside(it.place.stage, what_if.pp_size());
+  };
+  if (std::any_of(question.fixed_workers.begin(), question.fixed_workers.end(), is_no_worker) ||
+      std::any_of(question.prompt_workers.begin(), question.prompt_workers.end(), is_no_worker)) {
+    return Error{"a worker is outside the job"};
   }
-  for (std::size_t stage : question.fixed_stages) {
-    if (is_outside(stage, what_if.pp_size())) return Error{"stage " + std::to_string(stage) + " is outside the job"};
+  if (std::any_of(question.fixed_stages.begin(), question.fixed_stages.end(), is_no_stage) ||
+      std::any_of(question.fixed_groups.begin(), question.fixed_groups.end(), is_no_stage)) {
+    return Error{"a stage is outside the job"};
+  }
+  if (std::any_of(question.removed_work.begin(), question.removed_work.end(), is_no_host_place)) {
+    return Error{"a place of the host's work is outside the job"};
   }
   for (const DurationScale& it : question.scales) {
     if (is_outside(it.dp_rank, what_if.dp_size()) || is_outside(it.stage, what_if.pp_size())) {
@@ -195,8 +173,9 @@ Result<QuestionAnswer> replay_other_ranks(const WhatIf& what_if, const Question&
   return answer;
 }
 
-Result<QuestionAnswer> answer_to(const WhatIf& what_if, const Question& question) {
-  const JobEdit edit = edited(what_if, question);
+Result<QuestionAnswer> answer_to(const WhatIf& what_if, std::span<const ExplainedDelay> explained,
+                                 const Question& question) {
+  const JobEdit edit = edited(what_if, explained, question);
   if (question.dropped_dp_count > 0 || question.dp_count > 0) {
     return replay_other_ranks(what_if, question, edit.scenario());
   }
@@ -208,8 +187,8 @@ Result<QuestionAnswer> answer_to(const WhatIf& what_if, const Question& question
 
 }  // namespace
 
-Result<std::vector<QuestionAnswer>> ask(const WhatIf& what_if, const std::vector<Question>& questions,
-                                        const Progress& progress) {
+Result<std::vector<QuestionAnswer>> ask(const WhatIf& what_if, std::span<const ExplainedDelay> explained,
+                                        const std::vector<Question>& questions, const Progress& progress) {
   for (const Question& question : questions) {
     if (auto refused = refuse(what_if, question)) return *refused;
   }
@@ -220,7 +199,7 @@ Result<std::vector<QuestionAnswer>> ask(const WhatIf& what_if, const std::vector
   std::vector<QuestionAnswer> answers;
   for (const Question& question : questions) {
     if (!counter.next()) return Error{"stopped"};
-    auto answer = answer_to(what_if, question);
+    auto answer = answer_to(what_if, explained, question);
     if (!answer) return answer.error();
     answer->before_ns = question.had_launch_delays ? recorded_ns : nodelay_ns;
     answers.push_back(std::move(*answer));

@@ -1,9 +1,12 @@
 #pragma once
 
 #include <cstddef>
+#include <span>
 #include <utility>
 #include <vector>
 
+#include "analysis/explained_delays.h"
+#include "analysis/host_causes.h"
 #include "analysis/what_if.h"
 #include "base/result.h"
 #include "format/kind.h"
@@ -18,25 +21,48 @@ struct DurationScale {
   double factor = 1;
 };
 
+/// Messages between two stages, of one dp rank or of all (-1), are as fast as other messages.
+struct RepairedLink {
+  int dp_rank = -1;
+  int stage = 0;
+  int peer_stage = 0;
+};
+
+/// Work of the host that takes no time, nor the launch delays that it explains.
+struct RemovedWork {
+  HostWork work = HostWork::kGc;
+  HostPlace place;
+};
+
+enum class LaunchDelays {
+  kRecorded,
+  kExplained,  // only the parts that work of the host explains
+  kNone,
+};
+
 enum class Microbatches {
   kAsRecorded,
   kEven,        // each as long as a usual one
-  kRebalanced,  // dealt to the dp ranks anew, step by step (microbatch_factors.h)
+  kRebalanced,  // dealt to the dp ranks anew, step by step (rebalance.h)
 };
 
 /// "What would the step take if …": everything that is said here holds at once. The rest stays as recorded.
 struct Question {
-  std::vector<Kind> ideal_kinds;      // take what ops of their kind take in the job without stragglers
-  std::vector<Kind> vanishing_kinds;  // take no time
+  std::vector<Kind> ideal_kinds;  // take what ops of their kind take in the job without stragglers
   std::vector<DurationScale> scales;
-  /// (dp_rank, stage) that compute no slower than the median of the other workers of their stage, kind by kind; where
-  /// there is one dp rank, than that of the other stages.
+  /// (dp_rank, stage) whose computes are divided by their own factor (compute_factors.h); with one dp rank by that of
+  /// their stage.
   std::vector<std::pair<std::size_t, std::size_t>> fixed_workers;
-  std::vector<std::size_t> fixed_stages;  // compute no slower than the median of the other stages
+  std::vector<std::size_t> fixed_stages;  // the same of stages
+  std::vector<RepairedLink> fixed_links;  // comm_causes.h
+  std::vector<std::size_t> fixed_groups;  // stages whose data-parallel groups are no slower than others'
+  std::vector<RemovedWork> removed_work;  // host_causes.h
+  /// (dp_rank, stage) whose launch delays become their peers'; only of the job with its delays.
+  std::vector<std::pair<std::size_t, std::size_t>> prompt_workers;
   Microbatches microbatches = Microbatches::kAsRecorded;
-  /// Whether launch delays count, in the job that is asked for and in the one it is compared with. Where they hold
-  /// waits for what was not recorded, gains against a job without them are nearer the truth.
-  bool has_launch_delays = true;
+  /// In the job that is asked for, and whether the one it is compared with has them. Where launch delays hold waits for
+  /// what was not recorded, gains against a job without them are nearer the truth.
+  LaunchDelays launch_delays = LaunchDelays::kRecorded;
   bool had_launch_delays = true;
   /// That many dp ranks leave the job, those that alone would take longest: nobody waits for them.
   std::size_t dropped_dp_count = 0;
@@ -53,9 +79,10 @@ struct QuestionAnswer {
   std::size_t draw_count = 0;  // 0: nothing is drawn
 };
 
-/// Replays the job for each question. Errors: a place outside the layout; no dp rank left; a factor that is no positive
-/// number; drawn dp ranks where collectives join only a part of them, or more than memory holds; "stopped".
-Result<std::vector<QuestionAnswer>> ask(const WhatIf& what_if, const std::vector<Question>& questions,
-                                        const Progress& progress = {});
+/// Replays the job for each question. `explained`: what work of the host explains of its launch delays. Errors: a place
+/// outside the layout; no dp rank left; a factor that is no positive number; drawn dp ranks where collectives join only
+/// a part of them, or more than memory holds; "stopped".
+Result<std::vector<QuestionAnswer>> ask(const WhatIf& what_if, std::span<const ExplainedDelay> explained,
+                                        const std::vector<Question>& questions, const Progress& progress = {});
 
 }  // namespace smon_rt::analysis

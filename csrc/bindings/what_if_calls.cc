@@ -31,6 +31,20 @@ Microbatches microbatches_of(const std::string& name) {
   throw py::value_error("microbatches must be 'recorded', 'even' or 'rebalanced', not '" + name + "'");
 }
 
+LaunchDelays launch_delays_of(const std::string& name) {
+  if (name == "recorded") return LaunchDelays::kRecorded;
+  if (name == "explained") return LaunchDelays::kExplained;
+  if (name == "none") return LaunchDelays::kNone;
+  throw py::value_error("launch_delays must be 'recorded', 'explained' or 'none', not '" + name + "'");
+}
+
+HostWork work_of(const std::string& name) {
+  if (name == "gc") return HostWork::kGc;
+  if (name == "data_loading") return HostWork::kDataLoading;
+  if (name == "checkpoint") return HostWork::kCheckpoint;
+  throw py::value_error("work of the host must be 'gc', 'data_loading' or 'checkpoint', not '" + name + "'");
+}
+
 std::vector<Kind> kinds_of(const py::handle& names) {
   std::vector<Kind> kinds;
   for (const std::string& name : names.cast<std::vector<std::string>>()) kinds.push_back(kind_of(name));
@@ -40,8 +54,6 @@ std::vector<Kind> kinds_of(const py::handle& names) {
 void set_part(Question& question, const std::string& key, const py::handle& value) {
   if (key == "ideal_kinds") {
     question.ideal_kinds = kinds_of(value);
-  } else if (key == "vanishing_kinds") {
-    question.vanishing_kinds = kinds_of(value);
   } else if (key == "scales") {
     for (const auto& [kind, dp_rank, stage, factor] :
          value.cast<std::vector<std::tuple<std::string, int, int, double>>>()) {
@@ -51,10 +63,22 @@ void set_part(Question& question, const std::string& key, const py::handle& valu
     question.fixed_workers = value.cast<decltype(question.fixed_workers)>();
   } else if (key == "fixed_stages") {
     question.fixed_stages = value.cast<decltype(question.fixed_stages)>();
+  } else if (key == "fixed_links") {
+    for (const auto& [dp_rank, stage, peer_stage] : value.cast<std::vector<std::tuple<int, int, int>>>()) {
+      question.fixed_links.push_back({dp_rank, stage, peer_stage});
+    }
+  } else if (key == "fixed_groups") {
+    question.fixed_groups = value.cast<decltype(question.fixed_groups)>();
+  } else if (key == "removed_work") {
+    for (const auto& [work, dp_rank, stage] : value.cast<std::vector<std::tuple<std::string, int, int>>>()) {
+      question.removed_work.push_back({work_of(work), {dp_rank, stage}});
+    }
+  } else if (key == "prompt_workers") {
+    question.prompt_workers = value.cast<decltype(question.prompt_workers)>();
   } else if (key == "microbatches") {
     question.microbatches = microbatches_of(value.cast<std::string>());
-  } else if (key == "has_launch_delays") {
-    question.has_launch_delays = value.cast<bool>();
+  } else if (key == "launch_delays") {
+    question.launch_delays = launch_delays_of(value.cast<std::string>());
   } else if (key == "had_launch_delays") {
     question.had_launch_delays = value.cast<bool>();
   } else if (key == "dropped_dp_count") {
@@ -116,7 +140,7 @@ py::list what_if_batch(const py::object& batch, const py::dict& meta, const py::
     steps = std::move(job->steps);
     const WhatIf what_if(job->graph, job->timing, static_cast<std::size_t>(layout.dp_size),
                          static_cast<std::size_t>(layout.pp_size));
-    return ask(what_if, asked, [&](int done, int total) { return on_progress(done, total); });
+    return ask(what_if, job->explained_delays, asked, [&](int done, int total) { return on_progress(done, total); });
   }();
   on_progress.rethrow();
   if (!answers) throw AnalysisError{answers.error().message};

@@ -59,13 +59,17 @@ def what_if(
     """Replays the job for each question; batch, meta, progress and rules are those of `analyze`.
 
     What a question does not say stays as recorded; everything that it says holds at once. Its parts:
-        ideal_kinds, vanishing_kinds: names of kinds that take their ideal duration, or no time.
+        ideal_kinds: names of kinds that take their ideal duration.
         scales: (kind, dp_rank, stage, factor) of durations; -1 is every dp rank or stage.
-        fixed_workers: (dp_rank, stage) that compute no slower than the median of the other workers of their stage.
-        fixed_stages: stages that compute no slower than the median of the other stages.
+        fixed_workers, fixed_stages: (dp_rank, stage), and stages, that compute as their peers do.
+        fixed_links: (dp_rank or -1, stage, peer_stage) whose messages are as fast as others; fixed_groups: stages whose
+            collectives of dp ranks are.
+        removed_work: (gc, data_loading or checkpoint; dp_rank, stage, -1 for all) that takes no time.
+        prompt_workers: (dp_rank, stage) whose launch delays become their peers'.
         microbatches: "recorded", "even" (each as long as a usual one) or "rebalanced" (those of a step dealt to the dp
             ranks anew, longest first).
-        has_launch_delays, had_launch_delays: false for none, in the job asked for and in what it is compared with.
+        launch_delays: "recorded", "explained" (only those that work of the host explains) or "none";
+            had_launch_delays: false for none in what the answer is compared with.
         dropped_dp_count: so many dp ranks, those that alone take longest, leave the job.
         dp_count: dp ranks of the job, drawn from those that remain; 0 for those.
 

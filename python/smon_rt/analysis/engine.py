@@ -63,7 +63,7 @@ def ask_engine(
     from smon_rt.analysis.input_file import shown
 
     sizes, rules = about(trace)
-    defaults = {"has_launch_delays": False, "had_launch_delays": False} if rules == "reference" else {}
+    defaults = {"launch_delays": "none", "had_launch_delays": False} if rules == "reference" else {}
     try:
         return _analysis.what_if(trace.ops, sizes, [{**defaults, **each} for each in questions], progress, rules=rules)
     except _analysis.AnalysisError as error:

@@ -279,8 +279,8 @@ def _dp_ranks(count: int) -> str:
 
 
 def _assumed_of_delays(report: Report, parts: dict[str, Any]) -> str:
-    if parts.get("has_launch_delays") is False and parts.get("had_launch_delays", True):
-        return "no op waits for its launch"
+    if "launch_delays" in parts:
+        return "all else stays as recorded"
     if report.source.trace.recording is None:
         return "launch delays count neither before nor after: in such traces they are partly waits"
     return "launch delays stay as recorded"

@@ -24,14 +24,8 @@ CAUSES = (
     "dp_communication",
     "host_launch_delay",
 )
-_FORWARD_MESSAGES = ("forward_send", "forward_recv")
-_BACKWARD_MESSAGES = ("backward_send", "backward_recv")
+_MESSAGES = ("forward_send", "forward_recv", "backward_send", "backward_recv")
 _GROUP_KINDS = ("params_all_gather", "grads_reduce_scatter", "grads_all_reduce", "separate_grads_all_reduce")
-_HOST_KINDS = {
-    "gc": ("gc",),
-    "data_loading": ("data_loading",),
-    "checkpoint": ("checkpoint_snapshot", "checkpoint_wait"),
-}
 _HOST_WORDS = {
     "gc": "garbage collection",
     "data_loading": "waiting for data",
@@ -52,7 +46,8 @@ class Fix:
             if isinstance(value, list):
                 own = self.parts.setdefault(key, [])
                 own += [each for each in value if each not in own]
-            else:
+            elif self.parts.get(key) != "explained":
+                # Without any launch delays that nothing explains those of one worker are gone too.
                 self.parts[key] = value
         self.assumed += [words for words in other.assumed if words not in self.assumed]
 
@@ -90,14 +85,9 @@ def remove_cause(report: Report, name: str) -> Fix:
         return Fix.of_stages([cause.where.stage for cause in found if cause.where.stage is not None])
     if name == "sequence_length":
         return Fix({"microbatches": "even"}, ["every microbatch takes as long as a usual one"])
-    if name in _HOST_KINDS:
-        return Fix({"vanishing_kinds": list(_HOST_KINDS[name])}, [f"{_HOST_WORDS[name]} takes no time"])
-    if name == "host_launch_delay":
-        delays = {"has_launch_delays": False, "had_launch_delays": True}
-        return Fix(delays, ["the host launches every op as soon as it can run"])
     combined = Fix()
     for cause in found:
-        combined.add(_communication(cause))
+        combined.add(_of_places(cause))
     return combined
 
 
@@ -109,33 +99,50 @@ def _workers(cause: Cause) -> list[tuple[int, int]]:
     return [(cause.where.dp_rank, cause.where.stage)]
 
 
-def _communication(cause: Cause) -> Fix:
-    """A slow place is made as fast as the others; without one all transfers take the median of their kind."""
-    place, detail = cause.where, cause.detail
+def _of_places(cause: Cause) -> Fix:
+    """The cause goes away where it is; without a place, everywhere."""
+    if cause.cause in _HOST_WORDS:
+        dp_rank, stage = _place(cause)
+        words = f"{_HOST_WORDS[cause.cause]}{_at(dp_rank, stage)} takes no time"
+        return Fix({"removed_work": [(cause.cause, dp_rank, stage)]}, [words])
+    if cause.cause == "host_launch_delay":
+        return _prompt(cause)
     if cause.cause == "pp_communication":
-        peer = getattr(place, "peer_stage", None)
-        if place.stage is None or peer is None:
-            return Fix.of_ideal_kinds(_FORWARD_MESSAGES + _BACKWARD_MESSAGES, "messages between stages take the median")
-        dp_rank = -1 if place.dp_rank is None else place.dp_rank
-        scales = [
-            (kind, dp_rank, stage, 1 / detail.get(f"{direction}_ratio", 1.0))
-            for direction, kinds in (("forward", _FORWARD_MESSAGES), ("backward", _BACKWARD_MESSAGES))
-            for kind, stage in _ends(kinds, place.stage, peer)
-        ]
-        where = "" if place.dp_rank is None else f" of dp rank {place.dp_rank}"
-        return Fix({"scales": scales}, [f"the link of stages {place.stage} and {peer}{where} is as fast as the others"])
-    if place.stage is None:
-        return Fix.of_ideal_kinds(_GROUP_KINDS, "collectives of dp ranks take the median")
-    scales = [(kind, -1, place.stage, 1 / detail.get("ratio", 1.0)) for kind in _GROUP_KINDS]
-    return Fix({"scales": scales}, [f"the dp ranks of stage {place.stage} communicate as fast as the others"])
+        return _link(cause)
+    if cause.where.stage is None:
+        return Fix.of_ideal_kinds(_GROUP_KINDS, "collectives of dp ranks take the median of their kind")
+    words = f"the dp ranks of stage {cause.where.stage} communicate as fast as those of other stages"
+    return Fix({"fixed_groups": [cause.where.stage]}, [words])
 
 
-def _ends(kinds: Sequence[str], stage: int, peer: int) -> list[tuple[str, int]]:
-    """Sender and receiver of the messages between two stages: forward to the next, backward to the one before.
+def _place(cause: Cause) -> tuple[int, int]:
+    """-1 stands for all dp ranks, or all stages."""
+    where = cause.where
+    return (-1 if where.dp_rank is None else where.dp_rank, -1 if where.stage is None else where.stage)
 
-    Chunks of an interleaved schedule go on from the last stage to the first.
-    """
-    send, receive = kinds
-    is_down = (send == "forward_send") == (abs(stage - peer) == 1)
-    first, second = (stage, peer) if is_down else (peer, stage)
-    return [(send, first), (receive, second)]
+
+def _at(dp_rank: int, stage: int) -> str:
+    names = [f"dp {dp_rank}"] * (dp_rank >= 0) + [f"stage {stage}"] * (stage >= 0)
+    return f" on {', '.join(names)}" if names else ""
+
+
+def _prompt(cause: Cause) -> Fix:
+    dp_rank, stage = _place(cause)
+    if dp_rank >= 0 and stage >= 0:
+        parts: dict[str, Any] = {"prompt_workers": [(dp_rank, stage)]}
+        words = f"the host launches as promptly{_at(dp_rank, stage)} as on other workers"
+        return Fix({**parts, "launch_delays": "recorded", "had_launch_delays": True}, [words])
+    delays = {"launch_delays": "explained", "had_launch_delays": True}
+    return Fix(delays, ["the host launches every op as soon as it can run"])
+
+
+def _link(cause: Cause) -> Fix:
+    stage, peer = cause.where.stage, cause.where.peer_stage
+    if stage is None or peer is None:
+        return Fix.of_ideal_kinds(_MESSAGES, "messages between stages take the median of their kind")
+    dp_rank = _place(cause)[0]
+    where = f" of dp rank {dp_rank}" if dp_rank >= 0 else ""
+    return Fix(
+        {"fixed_links": [(dp_rank, stage, peer)]},
+        [f"the link of stages {stage} and {peer}{where} is as fast as others"],
+    )
