@@ -40,7 +40,7 @@ _PLACED = ("worker", "stage")
 class PlantGrade:
     """One planted cause: what it costs, and what the report says it does (None: not in the report, or elsewhere).
 
-    `is_place_right`: whether what names it says where; None where it is not named, or is everywhere.
+    `is_place_right`: whether what names it says where, and says no place of what is everywhere; None: not named.
     """
 
     text: str
@@ -181,14 +181,14 @@ def _is_of(entry: dict[str, Any], cause: str, where: dict[str, int]) -> bool:
     return cause not in _PLACED or all(entry["where"][name] == value for name, value in where.items())
 
 
-def _says_where(entry: dict[str, Any], fact: dict[str, Any]) -> bool:
-    """Whether an entry has the coordinates of a plant; of a link, of either of its ends."""
-    where = entry["where"]
-    ends = 2 if fact["cause"] == "pp_communication" else 1
-    return all(
-        where.get(name) is not None and where[name] in range(value, value + (ends if name == "stage" else 1))
-        for name, value in fact["where"].items()
-    )
+def _says_where(entry: dict[str, Any], fact: dict[str, Any], pp: int) -> bool:
+    """Whether an entry has the coordinates of a plant and no others: what is everywhere has no place."""
+    said = {name: entry["where"][name] for name in ("dp_rank", "stage", "peer_stage")}
+    planted = {"dp_rank": None, "stage": None, "peer_stage": None, **fact["where"]}
+    if fact["cause"] == "pp_communication":
+        # A link has two ends, whichever comes first.
+        planted["stage"], planted["peer_stage"] = sorted((planted["stage"], (planted["stage"] + 1) % pp))
+    return said == planted
 
 
 def _plant_grade(
@@ -207,7 +207,7 @@ def _plant_grade(
         said_s=said_s,
         is_named=bool(naming),
         is_gain_right=said_s is not None and abs(said_s - gain_s) <= tolerance_s,
-        is_place_right=any(_says_where(entry, fact) for entry in naming) if naming and fact["where"] else None,
+        is_place_right=any(_says_where(entry, fact, report.job.pp) for entry in naming) if naming else None,
     )
 
 

@@ -71,7 +71,7 @@ def _by_cause(grades: Sequence[JobGrade]) -> list[str]:
         "",
         "Over all jobs. Precision: of the times the cause is named, how often it was planted (there). Recall: of the",
         "plants that count, how many are named. Error: of the gain, median and worst over those. Place: of the named",
-        "ones that are not everywhere, how many come with the right dp rank and stage (a link: with one of its ends).",
+        "ones, how many come with exactly their dp rank and stage (a link: with both its ends); what is everywhere has none.",
         "",
         "| cause | plants that count | recall | precision | gain right | error, median | worst | place right |",
         "| --- | --- | --- | --- | --- | --- | --- | --- |",

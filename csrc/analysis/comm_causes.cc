@@ -230,11 +230,23 @@ class CommCauses {
         if (transfers.excess_ns(place, row) > transfers.excess_ns(link, dp_rank)) link = place, dp_rank = row;
       }
     }
-    auto one = one_link(transfers, stages[link], link, dp_rank);
-    if (!one || basis_.stands_for(*one, *whole)) return one;
+    if (!is_slow_in_all(transfers, link, dp_rank)) {
+      auto one = one_link(transfers, stages[link], link, dp_rank);
+      if (!one || basis_.stands_for(*one, *whole)) return one;
+    }
     if (stages.size() == 1) return whole;
     auto all = one_link(transfers, stages[link], link, kAllRows);
     return !all || basis_.stands_for(*all, *whole) ? all : whole;
+  }
+
+  // Where the same link is about as slow in the other dp ranks, too, it is no matter of this one, although its own may
+  // be all that gives anything back: beside a slow worker of its pipeline the other pipelines have time.
+  static bool is_slow_in_all(const Transfers& transfers, std::size_t link, std::size_t dp_rank) {
+    std::vector<double> others;
+    for (std::size_t row = 0; row < transfers.row_count(); ++row) {
+      if (row != dp_rank) others.push_back(transfers.excess_ns(link, row));
+    }
+    return median(others) >= transfers.excess_ns(link, dp_rank) / 2;
   }
 
   std::optional<CauseRemoval> one_link(const Transfers& transfers, StagePair stages, std::size_t link,

@@ -16,7 +16,8 @@ namespace smon_rt::analysis {
 ///   other links, kind by kind (dp_rank, stage, peer_stage); or the links between two stages in all dp ranks
 ///   (stage, peer_stage);
 /// - the data-parallel groups of one stage against those of the other stages (stage).
-/// A place is one when it alone gives back 80 % of what the whole does. Detail: `ratio`, what a transfer takes there
+/// A place is one when it alone gives back 80 % of what the whole does, a link when it is also slower than in the other
+/// dp ranks. Detail: `ratio`, what a transfer takes there
 /// over what it takes elsewhere; of links also `forward_ratio`, `backward_ratio`.
 std::vector<CauseRemoval> comm_causes(const WhatIf& what_if, const CauseBasis& basis, ReplayCounter& counter);
 

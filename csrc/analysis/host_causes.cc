@@ -15,6 +15,8 @@ constexpr std::array<std::pair<HostWork, const char*>, 3> kNamedWork = {{
     {HostWork::kDataLoading, "data_loading"},
     {HostWork::kCheckpoint, "checkpoint"},
 }};
+// A place has a cause of its own when it has so many times as much work as the others usually have.
+constexpr double kStandsOutRatio = 2;
 // One worker's delays have a cause of their own when they are this part of all.
 constexpr double kOwnCauseShare = 0.5;
 // Of those whose delays exceed their peers' most, so many are replayed: delays are waits for the most part, and do not
@@ -52,6 +54,27 @@ class ByWorker {
     return median(others);
   }
 
+  // The median of all other workers, or of the sums of all other dp ranks.
+  double of_others(HostPlace place) const {
+    std::vector<double> others;
+    if (place.stage < 0) {
+      const std::vector<double> sums = by_dp_rank();
+      for (std::size_t i = 0; i < sums.size(); ++i) {
+        if (static_cast<int>(i) != place.dp_rank) others.push_back(sums[i]);
+      }
+    } else {
+      const auto own = static_cast<std::size_t>(place.dp_rank) * pp_size_ + static_cast<std::size_t>(place.stage);
+      for (std::size_t i = 0; i < values_.size(); ++i) {
+        if (i != own) others.push_back(values_[i]);
+      }
+    }
+    return median(others);
+  }
+  double of(HostPlace place) const {
+    const auto dp_rank = static_cast<std::size_t>(place.dp_rank);
+    return place.stage < 0 ? by_dp_rank()[dp_rank] : at(dp_rank, static_cast<std::size_t>(place.stage));
+  }
+
   HostPlace largest() const {
     const auto found = std::max_element(values_.begin(), values_.end()) - values_.begin();
     const auto pp_size = static_cast<std::ptrdiff_t>(pp_size_);
@@ -59,12 +82,17 @@ class ByWorker {
   }
 
   HostPlace largest_dp_rank() const {
-    std::vector<double> sums(dp_size_);
-    for (std::size_t i = 0; i < values_.size(); ++i) sums[i / pp_size_] += values_[i];
+    const std::vector<double> sums = by_dp_rank();
     return {static_cast<int>(std::max_element(sums.begin(), sums.end()) - sums.begin()), -1};
   }
 
  private:
+  std::vector<double> by_dp_rank() const {
+    std::vector<double> sums(dp_size_);
+    for (std::size_t i = 0; i < values_.size(); ++i) sums[i / pp_size_] += values_[i];
+    return sums;
+  }
+
   std::size_t dp_size_;
   std::size_t pp_size_;
   std::vector<double> values_;
@@ -167,17 +195,21 @@ class HostCauses {
     result_.push_back(std::move(*whole));
   }
 
-  // None where no place stands for the whole.
+  // None where no place stands for the whole, or the work is about as long elsewhere: there it may be hidden only.
   std::optional<CauseRemoval> placed_work(HostWork work, const CauseRemoval& whole) {
     const ByWorker spent = time_spent(work);
-    auto one = without(work, removal_at(whole.cause.c_str(), spent.largest()));
-    if (!one || basis_.stands_for(*one, whole)) {
-      if (one) say_ratio(*one, spent);
-      return one;
+    std::vector<HostPlace> places{spent.largest()};
+    if (what_if_.dp_size() > 1 && what_if_.pp_size() > 1) places.push_back(spent.largest_dp_rank());
+    for (HostPlace place : places) {
+      if (spent.of(place) < kStandsOutRatio * spent.of_others(place)) continue;
+      auto placed = without(work, removal_at(whole.cause.c_str(), place));
+      if (!placed) return std::nullopt;
+      if (!basis_.stands_for(*placed, whole)) continue;
+      const double others = spent.of_others(place);
+      if (others > 0) placed->detail.emplace_back("ratio", spent.of(place) / others);
+      return placed;
     }
-    if (what_if_.dp_size() == 1 || what_if_.pp_size() == 1) return std::nullopt;
-    auto all_of_it = without(work, removal_at(whole.cause.c_str(), spent.largest_dp_rank()));
-    return all_of_it && basis_.stands_for(*all_of_it, whole) ? std::move(all_of_it) : std::nullopt;
+    return std::nullopt;
   }
 
   ByWorker time_spent(HostWork work) const {
@@ -191,13 +223,6 @@ class HostCauses {
       }
     }
     return spent;
-  }
-
-  static void say_ratio(CauseRemoval& removal, const ByWorker& by_worker) {
-    const auto dp_rank = static_cast<std::size_t>(removal.dp_rank);
-    const auto stage = static_cast<std::size_t>(removal.stage);
-    const double peers = by_worker.of_peers(dp_rank, stage);
-    if (peers > 0) removal.detail.emplace_back("ratio", by_worker.at(dp_rank, stage) / peers);
   }
 
   std::optional<CauseRemoval> replayed(CauseRemoval removal, const Scenario& scenario,

@@ -93,6 +93,19 @@ TEST(CommCauses, SlowBetweenTwoStagesEverywhereIsNoSingleLink) {
   EXPECT_NEAR(found.gain_ns, truth, 0.05 * truth);
 }
 
+TEST(CommCauses, ALinkThatIsSlowEverywhereIsNotThePipelinesThatHasASlowWorker) {
+  const auto is_slow = [](const Row& row) { return is_between(row, 1, 2); };
+  JobSpec spec = job_of(4, 4, is_slow);
+  spec.duration = [of = spec.duration](const Row& row) {
+    const bool is_compute = row.kind == Kind::kForwardCompute || row.kind == Kind::kBackwardCompute;
+    return of(row) * (is_compute && row.dp_rank == 3 && row.stage == 2 ? 3 : 1);
+  };
+  const Found found = find(spec, "pp_communication");
+  EXPECT_EQ(found.removal.dp_rank, -1);
+  EXPECT_EQ(found.removal.stage, 1);
+  EXPECT_EQ(found.removal.peer_stage, 2);
+}
+
 TEST(CommCauses, SlowInEachPipelineElsewhereHasNoPlace) {
   const auto is_slow = [](const Row& row) { return is_between(row, row.dp_rank, row.dp_rank + 1); };
   const Found found = find(job_of(2, 6, is_slow), "pp_communication");

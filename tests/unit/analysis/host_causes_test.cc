@@ -98,6 +98,20 @@ TEST(HostCauses, WhatAllWaitForHasNoPlace) {
   EXPECT_DOUBLE_EQ(job.gain_us(job.of("data_loading")[0]), 20);
 }
 
+// Only the last to come holds up the gather, but it loads no longer than the others.
+TEST(HostCauses, WhatTakesAsLongElsewhereHasNoPlace) {
+  IdRows made;
+  add_step(made, 0, {20, 20, 60}, {0, 0, 0});
+  for (int dp_rank : {0, 1, 2}) made.add({dp_rank, 0, 0}, Kind::kDataLoading, 0, 20);
+  made.add({2, 0, 0}, Kind::kGc, 20, 60);
+  const HostJob job(made.rows, layout_of(3, 1));
+  ASSERT_EQ(job.of("data_loading").size(), 1u);
+  EXPECT_EQ(job.of("data_loading")[0].dp_rank, -1);
+  EXPECT_DOUBLE_EQ(job.gain_us(job.of("data_loading")[0]), 20);
+  ASSERT_EQ(job.of("gc").size(), 1u);
+  EXPECT_EQ(job.of("gc")[0].dp_rank, 2);
+}
+
 TEST(HostCauses, ACollectionInsideAComputeIsNoneOfIt) {
   IdRows made;
   add_step(made, 0, {0, 0, 0}, {0, 0, 0});
