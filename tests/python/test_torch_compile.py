@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.python.recording_process import job
-from tests.python.torch_jobs import TorchJob, counts_by_step, needs_torch, nursery, torch_job
+from tests.python.torch_jobs import HAS_HOOKS, TorchJob, counts_by_step, needs_torch, nursery, torch_job
 
 __all__ = ["job", "nursery", "torch_job"]
 
@@ -129,7 +129,8 @@ def test_our_hooks_are_not_compiled_with_the_job(torch_job: TorchJob) -> None:
                 optimizer.step()
                 losses.append(loss.item())
             # Not all frames: torch itself runs more of its own where an optimizer has hooks.
-            return losses, dict(counters["graph_break"]), dict(counters["stats"])
+            # Nor the reasons' words, in which some versions name the type that `Work.wait` is.
+            return losses, sorted(counters["graph_break"].values()), dict(counters["stats"])
         for _ in range(2):  # of the first time torch remembers some
             without = [compiled(with_loader) for with_loader in (False, True)]
         start()
@@ -139,4 +140,5 @@ def test_our_hooks_are_not_compiled_with_the_job(torch_job: TorchJob) -> None:
         """
     )
     (trace,) = torch_job.traces()
-    assert all(counts["grads_all_reduce"] == 1 for counts in counts_by_step(trace, range(2, 8)))
+    # What C++ issues without hooks nobody sees.
+    assert all(counts["grads_all_reduce"] == HAS_HOOKS for counts in counts_by_step(trace, range(2, 8)))

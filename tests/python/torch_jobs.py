@@ -34,9 +34,10 @@ _VERSION = importlib.metadata.version("torch") if HAS_TORCH else "0.0"
 
 #: For each test module: `pytestmark = needs_torch`, or the other one.
 needs_torch = pytest.mark.skipif(not HAS_TORCH, reason="torch is not installed: pip install torch")
-#: Process groups that take hooks.
+#: Whether process groups take hooks.
+HAS_HOOKS = tuple(map(int, _VERSION.split(".")[:2])) >= (2, 15)
 needs_hooks = pytest.mark.skipif(
-    tuple(map(int, _VERSION.split(".")[:2])) < (2, 15),
+    not HAS_HOOKS,
     reason=f"torch {_VERSION}: process groups take hooks from 2.15 on" if HAS_TORCH else "torch is not installed",
 )
 
