@@ -37,6 +37,11 @@ Drain::Drain(Recorder& recorder, TraceSink& sink, GpuTimer& timer, DrainOptions 
       options_(options),
       rings_(recorder.arena(), clock_, options.max_age.count()),
       has_said_error_(!sink.file().error().empty()) {  // whoever opened it has said it
+  sink_.file().set_last_words([&recorder](const std::string& error) {
+    std::string packets;
+    append_losses(packets, read_losses(recorder.header(), error));
+    return packets;
+  });
   read_clock();
   publish();
 }

@@ -69,9 +69,23 @@ void TraceFile::close() {
 }
 
 Result<void> TraceFile::turn_off(std::string_view what, int error_number) {
-  close();
   error_ = std::string(what) + ": " + errno_text(error_number) + ": " + std::string(advice(error_number));
+  say_last_words();
+  close();
   return Error{error_};
+}
+
+void TraceFile::say_last_words() {
+  if (!make_last_words_ || !descriptor_.is_ours()) return;
+  const std::string words = make_last_words_(error_);
+  // What was cut off has most often left a part of a block, and that is all it needs.
+  const ssize_t count = ::write(descriptor_.fd(), words.data(), words.size());
+  if (count == static_cast<ssize_t>(words.size())) {
+    file_bytes_ += words.size();
+    total_bytes_ += words.size();
+  } else if (count > 0 && ::ftruncate(descriptor_.fd(), static_cast<off_t>(file_bytes_)) != 0) {
+    file_bytes_ += static_cast<std::uint64_t>(count);  // readers take any prefix
+  }
 }
 
 void TraceFile::turn_off_as_closed() {
@@ -130,6 +144,7 @@ bool TraceFile::append(std::string_view packets) {
     if (written > 0 &&
         !(descriptor_.is_ours() && ::ftruncate(descriptor_.fd(), static_cast<off_t>(file_bytes_)) == 0)) {
       file_bytes_ += written;
+      make_last_words_ = nullptr;  // after half a packet nothing is read
     }
     if (error_number == EBADF) {  // just now
       turn_off_as_closed();

@@ -1,8 +1,10 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "base/result.h"
 #include "record/owned_descriptor.h"
@@ -27,8 +29,8 @@ std::string trace_file_stem(std::string_view run_id, std::uint32_t attempt, std:
 ///
 /// Threading: one thread, with signals blocked (a write beyond RLIMIT_FSIZE raises SIGXFSZ).
 /// When full, or the disk fails: the file is off for good with the reason in error(), its tail cut back to whole
-/// packets; nothing is retried. The job is never touched: if it closed our descriptor, the file is off, and what has
-/// the number now is left alone.
+/// packets, and the last words after them if there is room; nothing is retried. The job is never touched: if it closed
+/// our descriptor, the file is off, and what has the number now is left alone.
 class TraceFile {
  public:
   explicit TraceFile(TraceFileOptions options);
@@ -47,6 +49,9 @@ class TraceFile {
   /// Closes without an error; append() is false afterwards.
   void close();
 
+  /// Makes the packets that a file which cannot be written on ends with, given why: readers learn it from them alone.
+  void set_last_words(std::function<std::string(const std::string& error)> make) { make_last_words_ = std::move(make); }
+
   bool is_on() const { return descriptor_.is_open(); }
   bool is_full() const { return is_on() && file_bytes_ >= options_.max_file_bytes; }
   const std::string& path() const { return path_; }    // of the newest file, "" if none was ever made
@@ -58,7 +63,9 @@ class TraceFile {
  private:
   Result<void> turn_off(std::string_view what, int error_number);
   void turn_off_as_closed();
+  void say_last_words();
 
+  std::function<std::string(const std::string& error)> make_last_words_;
   TraceFileOptions options_;
   std::string path_;
   std::string error_;

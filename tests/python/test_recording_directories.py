@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from smon_rt.trace import read_file, read_files
+from smon_rt.trace.summary import incomplete_reasons
 from tests.python.recording_process import START, RecordedJob, count_of, finish, job, wait_for_line
 
 __all__ = ["job"]
@@ -182,6 +183,9 @@ def test_a_full_disk_costs_spans_and_nothing_else(job: RecordedJob, mounted: Cal
     trace = read_file(path)
     assert trace.damage == []
     assert count_of(trace, "user") > 0
+    assert "No space left" in trace.losses.sink_error
+    (reason,) = incomplete_reasons(trace)
+    assert "stopped writing" in reason and "killed" not in reason, reason
 
 
 def test_two_live_processes_of_one_rank_and_attempt_are_refused_and_named(job: RecordedJob) -> None:

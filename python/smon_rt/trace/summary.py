@@ -233,6 +233,8 @@ def incomplete_reasons(trace: RankTrace) -> list[str]:
         "killed": "its process was killed",
         "open": "its file was not closed: its process was killed, could not write on (a full disk?), or still records",
     }
+    if trace.losses.sink_error:
+        words["open"] = f"its file was not closed: {trace.losses.sink_error}"
     reasons = [f"rank {trace.rank}: {words[state]}"] if state in words else []
     damage = [part for part in trace.damage if not (trace.is_cut and part.what.startswith("cut"))]
     if damage:
