@@ -24,7 +24,7 @@ COMPILERS = ("g++-11", "g++-13", "g++-14", "clang++-14", "clang++-16", "clang++-
 PYTHONS = ("3.10", "3.12", "3.13", "3.13t", "3.14", "3.14t")
 #: The last whose process groups take no hooks is between this and 2.15.
 TORCHES = ("torch-2.6.0",)
-TEST_TOOLS = ("pytest>=8", "hypothesis>=6.100", "jsonschema>=4.20", "perfetto>=0.16")
+TEST_TOOLS = ("pytest>=8", "hypothesis>=6.100")
 RECORDER_TESTS = ("test_recording_*.py", "test_trace_*.py", "test_info.py", "test_closing_line.py")
 TORCH_TESTS = ("test_torch_*.py", "test_integrations.py", "test_pipelining_hooks.py")
 COMMAND_LIMIT_S = 3600
