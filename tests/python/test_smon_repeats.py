@@ -1,4 +1,4 @@
-"""Steps that were run again, after a rollback or a second start: the last run of each counts."""
+"""Steps that were run again, after a rollback or a second start: those count that the last one went on from."""
 
 from __future__ import annotations
 
@@ -43,7 +43,22 @@ def test_a_step_that_not_all_have_run_again_is_left_out(tmp_path: Path) -> None:
     write_rank_with(tmp_path, 0, [0, 1, 2, 3, 1, 2])
     write_rank_with(tmp_path, 1, [0, 1, 2, 3, 1])
     trace = read_smon([tmp_path])
-    assert {row["step"] for row in trace.ops.to_pylist()} == {0, 1, 3}
+    assert {row["step"] for row in trace.ops.to_pylist()} == {0, 1}  # nobody went on from the 3
+
+
+def test_steps_and_time_have_the_same_order(tmp_path: Path) -> None:
+    """A second recording is shorter than the first: what has higher numbers there came before it."""
+    numbers = [0, 1, 2, 3, 4, 5, 0, 1, 2]
+    for rank in range(2):
+        write_rank_with(tmp_path, rank, numbers)
+    trace = read_smon([tmp_path])
+    rows = [row for row in trace.ops.to_pylist() if row["rank"] == 0]
+    assert [(row["step"], row["duration_ns"]) for row in rows] == [
+        (at, _COMPUTE_NS + 1_000 * (6 + at)) for at in (0, 1, 2)
+    ]
+    assert [row["start_ns"] for row in rows] == sorted(row["start_ns"] for row in rows)
+    assert trace.recording is not None
+    assert "12 spans of steps that were run again" in trace.recording.left_out
 
 
 def test_nothing_in_common_is_one_line(tmp_path: Path) -> None:
