@@ -1,24 +1,32 @@
-"""One HTML page with all of a report: self-contained, offline, readable on a phone."""
+"""One HTML page with all of a report: self-contained, offline, readable on a phone, in the dark and by keyboard.
+
+Everything is plain HTML and small drawings, so it is read without scripts too; page.js adds the heat map of a single
+step and the arrow keys. The browser is told to run and to fetch nothing else (`_policy`).
+"""
 
 from __future__ import annotations
 
-import json
+import base64
+import hashlib
 from collections.abc import Iterator, Sequence
-from html import escape
 from importlib import resources
-from typing import Any
 
-from smon_rt.analysis.report import Report, worker_key
-from smon_rt.analysis.situation import WORTH_FIXING_SLOWDOWN
-from smon_rt.analysis.units import counted, finite_or_none, is_finite
-from smon_rt.report.colors import SLOWDOWN_RANGE, color_scale
+from smon_rt.analysis.report import Report
+from smon_rt.analysis.units import counted
 from smon_rt.report.output_file import write_atomically
-from smon_rt.report.tables import Table, all_tables, grid_size, worker_grid, worker_name
-
-#: Cells of all per-step heat maps together; above this some steps are left out, so that a page stays a few MB.
-MOST_STEP_CELLS = 400_000
-#: Browsers refuse whatever the page would fetch, should a later Plotly try.
-_POLICY = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:"
+from smon_rt.report.page_answers import answers
+from smon_rt.report.page_causes import advice_section, cause_section
+from smon_rt.report.page_details import (
+    breakdown_section,
+    communication_section,
+    coverage_section,
+    machine_section,
+    peers_section,
+    terms_section,
+)
+from smon_rt.report.page_heatmap import Grid, heatmap
+from smon_rt.report.page_steps import step_data, step_section
+from smon_rt.report.page_text import printable, safe, script_json
 
 
 def write_html(reports: Sequence[Report], destination: str) -> None:
@@ -27,128 +35,70 @@ def write_html(reports: Sequence[Report], destination: str) -> None:
 
 
 def html_page(reports: Sequence[Report]) -> Iterator[str]:
-    """The parts of the page: a section for each report, Plotly's script inlined once."""
-    title = escape(", ".join(_printable(report.job.name) for report in reports[:3]))
+    """The parts of the page: a section for each report."""
+    script, style = _asset("page.js"), _asset("page.css")
+    title = safe(", ".join(printable(report.job.name) for report in reports[:3]))
     yield "<!DOCTYPE html>\n<html lang='en'>\n<head>\n<meta charset='utf-8'>\n"
-    yield f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">\n'
+    yield f'<meta http-equiv="Content-Security-Policy" content="{_policy(script, style)}">\n'
     yield "<meta name='viewport' content='width=device-width, initial-scale=1'>\n"
-    yield f"<title>{title}: stragglers</title>\n<style>\n{_asset('page.css')}</style>\n</head>\n<body>\n"
-    for report in reports:
-        yield from _section(report)
-    yield "<noscript><p>The plots need JavaScript; the verdict and the tables do not.</p></noscript>\n"
-    yield f"<script>{_plotly_script()}</script>\n<script>\n{_asset('page.js')}</script>\n</body>\n</html>\n"
+    yield "<meta name='color-scheme' content='light dark'>\n"
+    yield f"<title>{title}: stragglers</title>\n<style>{style}</style>\n</head>\n<body>\n"
+    if len(reports) > 1:
+        yield _contents(reports)
+    yield "<main>\n"
+    for number, report in enumerate(reports):
+        yield from _report(report, number)
+    yield f"</main>\n<script>{script}</script>\n</body>\n</html>\n"
 
 
-def _section(report: Report) -> Iterator[str]:
+def _report(report: Report, number: int) -> Iterator[str]:
     job = report.job
     layout = f"dp {job.dp} · pp {job.pp} · tp {job.tp} · cp {job.cp} · vpp {job.vpp}"
     size = f"{counted(job.world, 'rank')}, {counted(report.step_count, 'step')}"
-    yield "<section class='report'>\n"
-    yield f"<h1>{escape(_printable(job.name))}</h1>\n<p class='muted'>{layout} ({size}) · "
-    yield f"{escape(_printable(report.path))}</p>\n"
-    yield _verdict(report)
-    shown, left_out = _shown_steps(report)
-    yield "<div class='plots'>\n<div><h2>Slowdown by worker</h2>\n"
-    yield "<p class='muted'>Slowdown of the job if only this worker were slow.</p>\n"
-    yield "<div class='plot workers'></div></div>\n<div><h2>Slowdown by worker, step by step</h2>\n"
-    yield f"<p class='muted'>{_step_note(shown, left_out)}</p>\n<div class='plot by-step'></div>\n"
-    yield _slider(report, shown) + "</div>\n"
-    yield "<div class='wide'><h2>Step time</h2>\n<div class='plot times'></div></div>\n</div>\n"
-    for table in all_tables(report):
-        yield _table(table)
-    yield f"<script type='application/json'>{_json(_plot_data(report, shown))}</script>\n</section>\n"
+    grid = Grid.of(report)
+    sections = (
+        ("causes", "Causes", cause_section(report)),
+        ("advice", "What a change would bring", advice_section(report)),
+        ("workers", "Workers", heatmap(report, grid) + peers_section(report) + machine_section(report)),
+        ("steps", "Step by step", step_section(report, grid, number)),
+        ("breakdown", "By kind, stage and dp rank", breakdown_section(report)),
+        ("communication", "Communication", communication_section(report)),
+        ("coverage", "Coverage and losses", coverage_section(report)),
+        ("terms", "What the words mean", terms_section()),
+    )
+    yield f"<section class='report' id='report-{number}' aria-labelledby='name-{number}'>\n"
+    yield f"<header><h1 id='name-{number}'>{safe(job.name)}</h1>\n<p class='muted'>{layout} ({size}) · "
+    yield f"{safe(report.path)}</p></header>\n{answers(report)}"
+    links = "".join(f"<a href='#{name}-{number}'>{title}</a>" for name, title, _ in sections)
+    yield f"<nav aria-label='Sections of this report'>{links}</nav>\n"
+    for name, title, body in sections:
+        yield f"<section id='{name}-{number}' aria-labelledby='{name}-title-{number}'>\n"
+        yield f"<h2 id='{name}-title-{number}'>{title}</h2>\n{body}</section>\n"
+    yield f"<script type='application/json'>{script_json(step_data(report, grid))}</script>\n</section>\n"
 
 
-def _verdict(report: Report) -> str:
-    lost = is_finite(report.slowdown.value) and report.slowdown.value >= WORTH_FIXING_SLOWDOWN
-    lines = [line.partition(" ") for line in report.verdict.text.splitlines()]
-    items = "".join(f"<dt>{escape(label)}</dt><dd>{escape(words.strip())}</dd>\n" for label, _, words in lines)
-    return f"<div class='verdict{' lost' if lost else ''}'><dl>\n{items}</dl></div>\n"
-
-
-def _step_note(shown: Sequence[str], left_out: int) -> str:
-    note = "It starts at the slowest step." if len(shown) > 1 else "One step was recorded."
-    return note + (f" {counted(left_out, 'step')} left out to keep the page small." if left_out else "")
-
-
-def _slider(report: Report, shown: Sequence[str]) -> str:
-    slowest = max(range(len(shown)), key=lambda index: finite_or_none(report.slowdown_by_step[shown[index]]) or 0.0)
+def _contents(reports: Sequence[Report]) -> str:
+    items = "".join(
+        f"<li><a href='#report-{number}'>{safe(report.job.name)}</a>: "
+        f"{safe(report.verdict.text.partition(chr(10))[0])}</li>\n"
+        for number, report in enumerate(reports)
+    )
     return (
-        "<p class='step-label'></p>\n<div class='slider'><button class='previous' aria-label='previous step'>‹</button>"
-        f"<input class='step' type='range' min='0' max='{len(shown) - 1}' value='{slowest}' aria-label='step'>"
-        "<button class='next' aria-label='next step'>›</button></div>\n"
+        f"<nav class='contents' aria-label='Reports'><p>{counted(len(reports), 'report')}</p><ul>\n{items}</ul></nav>\n"
     )
 
 
-def _table(table: Table) -> str:
-    def row(cells: Sequence[str], tag: str) -> str:
-        texts = [
-            f"<{tag}{' class=text' if table.is_text(column) else ''}>{escape(cell)}</{tag}>"
-            for column, cell in enumerate(cells)
-        ]
-        return f"<tr>{''.join(texts)}</tr>\n"
-
-    body = "".join(row(cells, "td") for cells in table.rows)
-    note = f"<p class='muted'>{escape(table.note)}</p>\n" if table.note else ""
-    head = row(table.columns, "th")
-    return f"<h2>{escape(table.title)}</h2>\n<div class='table'><table>\n{head}{body}</table></div>\n{note}"
+def _policy(script: str, style: str) -> str:
+    """Only our own script and style, by their hashes: what a name of the trace might smuggle in is not run."""
+    return (
+        f"default-src 'none'; script-src '{_hash(script)}'; style-src '{_hash(style)}'; "
+        "base-uri 'none'; form-action 'none'"
+    )
 
 
-def _shown_steps(report: Report) -> tuple[list[str], int]:
-    """The steps whose heat maps go into the page, evenly spread and with the slowest one; and how many do not."""
-    steps = list(report.slowdown_by_step)
-    most = max(1, MOST_STEP_CELLS // max(1, len(report.slowdown_by_worker)))
-    if len(steps) <= most:
-        return steps, 0
-    slowest = max(range(len(steps)), key=lambda index: finite_or_none(report.slowdown_by_step[steps[index]]) or 0.0)
-    chosen = {slowest} | {index * len(steps) // most for index in range(most - 1)}
-    return [steps[index] for index in sorted(chosen)], len(steps) - len(chosen)
-
-
-def _plot_data(report: Report, shown: Sequence[str]) -> dict[str, Any]:
-    """What page.js draws; slowdowns to three decimals, which is more than a heat map shows."""
-    dp_size, pp_size = grid_size(report)
-    by_step = report.slowdown_by_worker_by_step
-    keys = [[worker_key(dp_rank, stage) for dp_rank in range(dp_size)] for stage in range(pp_size)]
-    times = report.step_time_s_by_step
-    return {
-        "dp": dp_size,
-        "pp": pp_size,
-        "range": SLOWDOWN_RANGE,
-        "colors": color_scale(),
-        "workers": [[worker_name(report, key) for key in row] for row in keys],
-        "grid": [[_rounded(value) for value in row] for row in worker_grid(report, report.slowdown_by_worker)],
-        "shown_steps": shown,
-        "slowdowns": [_rounded(report.slowdown_by_step[step]) for step in shown],
-        "grids": [[[_rounded(by_step[key][step]) for key in row] for row in keys] for step in shown],
-        "steps": list(report.slowdown_by_step),
-        "times": {
-            name: [finite_or_none(value) for value in getattr(times, name).values()]
-            for name in ("base", "nodelay", "ideal")
-        },
-    }
-
-
-def _rounded(value: float | None) -> float | None:
-    return round(value, 3) if value is not None and is_finite(value) else None
-
-
-def _json(value: Any) -> str:
-    """JSON that cannot end the script element it stands in."""
-    text = json.dumps(value, separators=(",", ":"), allow_nan=False)
-    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
-
-
-def _printable(text: str) -> str:
-    """The text as any page can hold it: no control characters, no undecodable bytes of a file name."""
-    return "".join(character if character.isprintable() else "�" for character in text)
+def _hash(text: str) -> str:
+    return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
 
 
 def _asset(name: str) -> str:
     return resources.files("smon_rt.report").joinpath(name).read_text(encoding="utf-8")
-
-
-def _plotly_script() -> str:
-    """Plotly's JavaScript from its Python package."""
-    script = (resources.files("plotly") / "package_data" / "plotly.min.js").read_text(encoding="utf-8")
-    return script.replace("</script", "<\\/script")

@@ -1,114 +1,151 @@
 "use strict";
-// Draws the plots of every report on the page from the JSON beside it. Plotly is inlined above; nothing is fetched.
+// Brings the page to life: arrow keys in heat maps, and the heat map of one step that a slider chooses. Nothing is
+// fetched, nothing is written as markup: all text goes through textContent and attributes.
 
-const kConfig = {displaylogo: false, responsive: false, displayModeBar: false};
-const kFont = {family: "system-ui, -apple-system, 'Segoe UI', Roboto, Arial, sans-serif", size: 12, color: "#1f2328"};
-// Under these cell sizes a written value would not be readable.
-const kLeastTextWidth = 30;
-const kLeastTextHeight = 16;
-const kMostCellSize = 64;
-const kLeastCellHeight = 8;
-const kMostGridHeight = 560;
-const kLeft = 52;
-const kRight = 26;
+const kTopLevel = 8;
+const kLowest = 1000;
+const kHighest = 1500;
 
-function cellText(value, width) {
-  return value === null ? "–" : value.toFixed(width >= 40 ? 2 : 1);
+function levelClass(thousandths) {
+  if (thousandths === null) return "unknown";
+  const position = Math.min(1, Math.max(0, (thousandths - kLowest) / (kHighest - kLowest)));
+  return "l" + Math.round(position * kTopLevel);
 }
 
-function heatmapLayout(node, data) {
-  const width = node.clientWidth;
-  const cellWidth = Math.min(kMostCellSize, (width - kLeft - kRight) / data.dp);
-  const square = Math.min(kMostCellSize, Math.max(kLeastCellHeight, cellWidth), kMostGridHeight / data.pp);
-  const cellHeight = Math.max(square, Math.min(26, kMostGridHeight / data.pp));
-  const top = 62;
-  const bottom = 46;
-  const gridWidth = cellWidth * data.dp;
-  const layout = {
-    width, height: cellHeight * data.pp + top + bottom, font: kFont, plot_bgcolor: "#dddddd", dragmode: false,
-    margin: {l: kLeft, r: Math.max(kRight, width - kLeft - gridWidth), t: top, b: bottom},
-    // Axis titles as annotations: Plotly moves its own to where the tick labels leave a gap.
-    annotations: [
-      {text: "dp rank", xref: "paper", yref: "paper", x: 0.5, y: 0, yshift: -22, yanchor: "top", showarrow: false},
-      {text: "stage", xref: "paper", yref: "paper", x: 0, y: 0.5, xshift: -26, xanchor: "right", textangle: -90, showarrow: false},
-    ],
-    xaxis: {dtick: Math.max(1, Math.ceil(data.dp * 24 / gridWidth)), tick0: 0,
-            showgrid: false, zeroline: false, ticks: "", fixedrange: true, range: [-0.5, data.dp - 0.5]},
-    yaxis: {dtick: Math.max(1, Math.ceil(14 / cellHeight)), tick0: 0,
-            ticklabelstandoff: 4,
-            showgrid: false, zeroline: false, ticks: "", fixedrange: true, range: [data.pp - 0.5, -0.5]},
+function ratio(thousandths, digits) {
+  return thousandths === null ? "–" : (thousandths / 1000).toFixed(digits);
+}
+
+function seconds(value) {
+  if (value === null) return "unknown";
+  if (value >= 0.9995) return value.toPrecision(3) + " s";
+  return value >= 0.0009995 ? (value * 1e3).toPrecision(3) + " ms" : (value * 1e6).toPrecision(3) + " µs";
+}
+
+function element(name, attributes, text) {
+  const made = document.createElement(name);
+  for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value);
+  if (text !== undefined) made.textContent = text;
+  return made;
+}
+
+// Cells of a grid in rows, reached by arrow keys, Home and End; one of them is reached by tab.
+function makeNavigable(table, label) {
+  const rows = Array.from(table.querySelectorAll("tbody tr"), row => Array.from(row.querySelectorAll("td")));
+  const tell = cell => { label.textContent = cell.getAttribute("aria-label"); };
+  const go = cell => {
+    for (const row of rows) for (const other of row) other.tabIndex = -1;
+    cell.tabIndex = 0;
+    cell.focus();
   };
-  return {layout, hasText: cellWidth >= kLeastTextWidth && cellHeight >= kLeastTextHeight, cellWidth, gridWidth};
+  table.addEventListener("keydown", event => {
+    const y = rows.findIndex(row => row.includes(event.target));
+    if (y < 0) return;
+    const x = rows[y].indexOf(event.target);
+    const moves = {ArrowLeft: [y, x - 1], ArrowRight: [y, x + 1], ArrowUp: [y - 1, x], ArrowDown: [y + 1, x],
+                   Home: [y, 0], End: [y, rows[y].length - 1]};
+    const move = moves[event.key];
+    if (!move) return;
+    event.preventDefault();
+    const row = rows[move[0]];
+    if (row && row[move[1]]) go(row[move[1]]);
+  });
+  table.addEventListener("focusin", event => { if (event.target.matches("td")) tell(event.target); });
+  table.addEventListener("mouseover", event => { if (event.target.matches("tbody td")) tell(event.target); });
+  table.addEventListener("click", event => { if (event.target.matches("tbody td")) go(event.target); });
 }
 
-function drawHeatmap(node, data, grid) {
-  const {layout, hasText, cellWidth, gridWidth} = heatmapLayout(node, data);
-  const gap = cellWidth > 12 ? 1 : 0;
-  const trace = {
-    type: "heatmap", z: grid, zmin: data.range[0], zmax: data.range[1], colorscale: data.colors, xgap: gap, ygap: gap,
-    customdata: data.workers, hoverongaps: false,
-    hovertemplate: "dp %{x}, stage %{y}, %{customdata}<br>slowdown %{z:.3f}<extra></extra>",
-    colorbar: {orientation: "h", thickness: 8, x: 0, xanchor: "left", y: 1, yanchor: "bottom", ypad: 6, xpad: 0,
-               lenmode: "pixels", len: Math.max(120, Math.min(gridWidth, 320)), outlinewidth: 0,
-               tickvals: [1, 1.25, 1.5], ticktext: ["1.00", "1.25", "≥ 1.50"], ticklabelposition: "outside top"},
-  };
-  if (hasText) {
-    trace.text = grid.map(row => row.map(value => cellText(value, cellWidth)));
-    trace.texttemplate = "%{text}";
-    trace.textfont = {size: cellWidth >= 40 ? 13 : 11};
-  }
-  Plotly.react(node, [trace], layout, kConfig);
+// The grid of workers is a copy of the one over all steps; groups without a second dimension are a list of tiles.
+function workerCells(section, holder, label) {
+  const table = section.querySelector("table.heat").cloneNode(true);
+  table.setAttribute("aria-label", "Slowdown by worker in one step: rows are stages, columns dp ranks");
+  holder.replaceChildren(element("div", {class: "scroll"}));
+  holder.firstChild.append(table);
+  makeNavigable(table, label);
+  return Array.from(table.querySelectorAll("tbody td"));
 }
 
-function drawSteps(node, data) {
-  const width = node.clientWidth;
-  const series = [["base", "base (as recorded)", "#59636e"], ["nodelay", "no launch delays", "#0969da"], ["ideal", "ideal", "#1a7f37"]];
-  const traces = series.map(([key, name, color]) => ({
-    type: "scatter", mode: data.steps.length > 200 ? "lines" : "lines+markers", name, x: data.steps, y: data.times[key],
-    line: {color, width: 1.5}, marker: {color, size: 5}, hovertemplate: "%{y:.4g} s<extra>" + name + "</extra>",
-  }));
-  const layout = {
-    width, height: 300, font: kFont, hovermode: "x unified", margin: {l: kLeft, r: kRight, t: 36, b: 46}, dragmode: false,
-    legend: {orientation: "h", x: 0, y: 1.02, yanchor: "bottom"},
-    xaxis: {type: "category", title: {text: "step", standoff: 4}, nticks: Math.max(3, Math.floor(width / 70)), tickangle: 0,
-            fixedrange: true, showgrid: false},
-    yaxis: {title: {text: "step time (s)", standoff: 4}, rangemode: "tozero", fixedrange: true, gridcolor: "#e6e9ec"},
-  };
-  Plotly.react(node, traces, layout, kConfig);
+function tileCells(group, holder) {
+  const list = element("ul", {class: "tiles"});
+  const cells = group.names.map(name => {
+    const item = element("li", {});
+    item.append(element("span", {class: "name"}, name), element("span", {class: "value"}));
+    list.append(item);
+    return item;
+  });
+  holder.replaceChildren(list);
+  return cells;
 }
 
-function setUp(section, data) {
-  const find = name => section.querySelector("." + name);
+function fillWorker(cell, name, value, hasNumbers, isWorst) {
+  const words = name + ": slowdown " + ratio(value, 3);
+  cell.className = levelClass(value) + (isWorst ? " worst" : "");
+  cell.setAttribute("aria-label", words);
+  cell.title = words;
+  cell.textContent = hasNumbers ? ratio(value, 2) : "";
+}
+
+function setUpSteps(section, data) {
+  const find = name => section.querySelector(".explorer ." + name);
   const slider = find("step");
-  const label = find("step-label");
-  const drawStep = () => {
+  const holder = find("step-grid");
+  const cellLabel = find("cell-label");
+  const cursor = section.querySelector(".cursor");
+  let shownGroup = "";
+  let cells = [];
+  const draw = () => {
     const index = Number(slider.value);
-    const slowdown = data.slowdowns[index];
-    label.textContent = "step " + data.shown_steps[index] + (slowdown === null ? "" : ": slowdown " + slowdown.toFixed(3));
-    drawHeatmap(find("by-step"), data, data.grids[index]);
+    const name = section.querySelector(".tabs input:checked").value;
+    const group = data.groups[name];
+    if (name !== shownGroup) {
+      shownGroup = name;
+      cellLabel.textContent = "";
+      cells = name === "worker" ? workerCells(section, holder, cellLabel) : tileCells(group, holder);
+    }
+    const values = group.values[index];
+    const worst = values.indexOf(Math.max(...values.map(value => value === null ? 0 : value)));
+    const hasNumbers = holder.querySelector("table.numbered") !== null;
+    cells.forEach((cell, at) => {
+      if (name === "worker") {
+        fillWorker(cell, group.names[at], values[at], hasNumbers, at === worst);
+      } else {
+        cell.className = levelClass(values[at]) + (at === worst ? " worst" : "");
+        cell.lastChild.textContent = ratio(values[at], 3);
+      }
+    });
+    if (holder.contains(document.activeElement)) cellLabel.textContent = document.activeElement.getAttribute("aria-label");
+    else if (worst >= 0) cellLabel.textContent = "slowest: " + group.names[worst] + ": slowdown " + ratio(values[worst], 3);
+    const [base, nodelay, ideal] = data.times[index];
+    const words = "step " + data.steps[index] + ": slowdown " + ratio(data.slowdowns[index], 3);
+    find("step-label").textContent = words + "; base " + seconds(base) + ", nodelay " + seconds(nodelay) + ", ideal " + seconds(ideal);
+    slider.setAttribute("aria-valuetext", words);
+    cursor.setAttribute("d", "M" + data.points[index] + " 0V100");
+    find("previous").disabled = index === 0;
+    find("next").disabled = index === data.steps.length - 1;
   };
   const move = by => {
     slider.value = String(Number(slider.value) + by);
-    drawStep();
+    draw();
   };
-  slider.addEventListener("input", drawStep);
+  slider.addEventListener("input", draw);
   find("previous").addEventListener("click", () => move(-1));
   find("next").addEventListener("click", () => move(1));
-  return () => {
-    drawHeatmap(find("workers"), data, data.grid);
-    drawStep();
-    drawSteps(find("times"), data);
-  };
+  for (const radio of section.querySelectorAll(".tabs input")) radio.addEventListener("change", draw);
+  section.querySelector(".curve").addEventListener("click", event => {
+    const box = event.currentTarget.getBoundingClientRect();
+    const at = (event.clientX - box.left) / box.width * 1000;
+    const distances = data.points.map(point => Math.abs(point - at));
+    slider.value = String(distances.indexOf(Math.min(...distances)));
+    draw();
+  });
+  section.querySelector(".explorer").hidden = false;
+  draw();
 }
 
-const kDraws = Array.from(document.querySelectorAll(".report"), section =>
-  setUp(section, JSON.parse(section.querySelector("script[type='application/json']").textContent)));
-let width = 0;
-const drawAll = () => {
-  // A phone's address bar changes the height only: not worth drawing again.
-  if (document.documentElement.clientWidth === width) return;
-  width = document.documentElement.clientWidth;
-  kDraws.forEach(draw => draw());
-};
-window.addEventListener("resize", drawAll);
-drawAll();
+for (const section of document.querySelectorAll(".report")) {
+  const workers = section.querySelector("table.heat");
+  const data = JSON.parse(section.querySelector("script[type='application/json']").textContent);
+  // Its copies are made from the untouched grid, so steps first.
+  setUpSteps(section, data);
+  makeNavigable(workers, workers.closest("section").querySelector(".cell-label"));
+}
