@@ -212,14 +212,6 @@ def test_the_slow_last_stage_of_the_published_trace_is_found(shared_traces: Path
     assert report.verdict.text.startswith("slowdown 1.18")
 
 
-@pytest.mark.parametrize("repair", ["worker", "stage"])
-def test_a_place_that_computes_like_its_peers_is_not_told_to_change_its_gpu(repair: str) -> None:
-    report = report_of(make_raw(removed={repair: 0.9}, m_w=0.9 if repair == "worker" else 0.0, worker_ratio=1.01))
-    assert report.verdict.cause == repair
-    assert "links and host" in report.verdict.action
-    assert "slow links" in (report.verdict.probable_cause or "")
-
-
 @pytest.mark.parametrize(("error", "is_doubted"), [(0.02, False), (0.12, True)])
 def test_a_large_replay_error_casts_doubt_on_the_cause(error: float, is_doubted: bool) -> None:
     raw = make_raw(removed={"worker": 0.9}, m_w=0.9)

@@ -15,7 +15,6 @@ from smon_rt.analysis.advice import Advice
 from smon_rt.analysis.causes import Cause, Where, find_causes
 from smon_rt.analysis.engine import Source
 from smon_rt.analysis.fidelity import Fidelity, completed, fidelity_of, located
-from smon_rt.analysis.host_work import with_host_work
 from smon_rt.analysis.raw import RawContribution, RawResult
 from smon_rt.analysis.recording import Recording
 from smon_rt.analysis.situation import Situation
@@ -250,8 +249,6 @@ def _build(raw: RawResult, trace: Trace, options: ReportOptions) -> Report:
     times = StepTime(*(fmean(raw["step_time_s"][name]) for name in ("base", "nodelay", "ideal")))
     recording = completed(trace.recording, raw)
     causes = tuple(located(cause, recording) for cause in find_causes(raw))
-    if recording is not None:
-        causes = tuple(with_host_work(cause, trace.ops, raw["steps"]) for cause in causes)
     situation = _situation(raw, trace, times, causes, options, recording)
     by, launch_by = raw["slowdown_by"], raw["launch_slowdown_by"]
     by_by_step, launch_by_by_step = raw["slowdown_by_by_step"], raw["launch_slowdown_by_by_step"]

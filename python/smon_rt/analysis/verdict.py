@@ -15,6 +15,7 @@ from smon_rt.analysis.units import is_finite
 from smon_rt.analysis.verdict_text import (
     action_of,
     probable_cause_of,
+    scope_of,
     sentence_of,
     verdict_text,
 )
@@ -74,7 +75,7 @@ def draw_verdict(situation: Situation) -> Verdict:
     return Verdict(
         cause=cause.cause if cause else "none",
         where=cause.where if cause else Where(),
-        scope=_SCOPES[cause.cause] if cause else "job",
+        scope=scope_of(cause),
         time_kind=_TIME_KINDS[cause.cause] if cause else None,
         excess_s_per_step=max(0.0, actual_s - situation.ideal_s),
         gain_s_per_step=cause.gain_s_per_step if cause else 0.0,
@@ -89,17 +90,6 @@ def draw_verdict(situation: Situation) -> Verdict:
     )
 
 
-_SCOPES = {
-    "worker": "worker",
-    "stage": "stage",
-    "sequence_length": "job",
-    "gc": "job",
-    "data_loading": "job",
-    "checkpoint": "job",
-    "pp_communication": "link",
-    "dp_communication": "link",
-    "host_launch_delay": "job",
-}
 _TIME_KINDS = {
     "worker": "compute",
     "stage": "compute",

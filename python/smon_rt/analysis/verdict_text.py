@@ -2,8 +2,16 @@
 
 from __future__ import annotations
 
-from smon_rt.analysis.causes import Cause, Where
-from smon_rt.analysis.input_file import shown
+from smon_rt.analysis.cause_words import (
+    CAUSE_WORDS,
+    action_words,
+    evidence_words,
+    place_words,
+    probable_cause_words,
+    scope_of,
+    scope_words,
+)
+from smon_rt.analysis.causes import Cause
 from smon_rt.analysis.situation import Situation, gpu_hours, gpu_hours_per_day
 from smon_rt.analysis.trust import trust_line
 from smon_rt.analysis.units import (
@@ -18,25 +26,13 @@ from smon_rt.analysis.units import (
     seconds_change,
 )
 
+__all__ = ["CAUSE_WORDS", "action_of", "probable_cause_of", "scope_of", "sentence_of", "verdict_text"]
+
 _LABEL_WIDTH = 9
 #: A share of the loss that is said as "all of the loss".
 _ALL_OF_THE_LOSS = 0.98
 #: How far above the ideal the repaired step must stay for the ideal to be worth a word.
 _IDEAL_IN_SIGHT = 1.005
-#: Computes below this ratio to their peers are not what makes a place slow.
-_SLOWER_COMPUTE_RATIO = 1.05
-CAUSE_WORDS = {
-    "worker": "worker",
-    "stage": "stage",
-    "sequence_length": "sequence lengths",
-    "gc": "garbage collection",
-    "data_loading": "data loading",
-    "pp_communication": "pp communication",
-    "dp_communication": "dp communication",
-    "host_launch_delay": "host launch delay",
-    "noise": "noise",
-    "none": "none",
-}
 
 
 def verdict_text(situation: Situation, cause: Cause | None, action: str, actual_s: float) -> str:
@@ -68,83 +64,12 @@ def action_of(situation: Situation, cause: Cause | None) -> str:
         if situation.is_worth_fixing:
             return "no single repair helps: see the table by kind, and record more steps"
         return "nothing to repair"
-    where = cause.where
-    if cause.cause == "worker":
-        if host_work := cause.detail.get("host_work"):
-            return f"{_HOST_WORK_ACTIONS[host_work]} on rank {where.rank}"
-        if not computes_slower(cause):
-            return f"look at rank {where.rank}'s links and host: it computes as fast as its peers"
-        if cause.detail.get("peers") == "other_stages":
-            return f"check rank {where.rank}'s GPU (clocks, ECC, neighbours), or give stage {where.stage} fewer layers"
-        if len(cause.detail.get("workers", ())) > 1:
-            return f"take the machines of these workers out (rank {where.rank} first), or check their GPUs"
-        check = "check its GPU (clocks, ECC, neighbours) before the next restart"
-        return f"take rank {where.rank}'s machine out, or {check}"
-    if cause.cause == "stage" and not computes_slower(cause):
-        return f"look at the links and hosts of stage {where.stage}: it computes as fast as the other stages"
-    if cause.cause == "stage":
-        why = " (it also computes the loss)" if cause.detail.get("is_last_stage") else ""
-        return f"move layers from stage {where.stage}{why} to the other stages"
-    return _JOB_ACTIONS[cause.cause]
-
-
-def computes_slower(cause: Cause) -> bool:
-    """False where forward and backward are known and both about as fast as those of the peers."""
-    ratios = [cause.detail.get(f"{kind}_compute_ratio") for kind in ("forward", "backward")]
-    known = [value for value in ratios if value is not None and is_finite(value)]
-    return not known or max(known) >= _SLOWER_COMPUTE_RATIO
-
-
-_HOST_WORK_WORDS = {
-    "data_loading": "waiting for data",
-    "gc": "collecting garbage",
-    "optimizer": "in the optimizer",
-    "checkpoint_snapshot": "copying a checkpoint",
-    "checkpoint_wait": "waiting for a checkpoint",
-}
-_HOST_WORK_ACTIONS = {
-    "data_loading": "look at the loader, storage and CPUs",
-    "gc": "run garbage collection at the same step as elsewhere",
-    "optimizer": "look at the optimizer's step, memory and CPUs",
-    "checkpoint_snapshot": "look at the memory and CPUs",
-    "checkpoint_wait": "look at the storage of checkpoints",
-}
-_JOB_ACTIONS = {
-    "sequence_length": "balance microbatches by attention cost (sum of squared sequence lengths), not by token count",
-    "gc": "run garbage collection at the same step on all ranks",
-    "data_loading": "load data ahead: more loader workers, a larger prefetch, or faster storage",
-    "pp_communication": "check the links between neighbouring stages, and that sends overlap compute",
-    "dp_communication": "check the links of the data-parallel groups, and overlap gradient reduction with the backward",
-    "host_launch_delay": "look at the host between ops: data loading, Python overhead, busy CPUs",
-}
+    return action_words(cause)
 
 
 def probable_cause_of(cause: Cause | None) -> str | None:
     """The most likely reason behind the named cause, as far as a trace without host facts can tell."""
-    if cause is None:
-        return None
-    if host_work := cause.detail.get("host_work"):
-        return f"time on the host, {_HOST_WORK_WORDS[host_work]}: it is no slow computing"
-    if cause.cause in ("worker", "stage") and not computes_slower(cause):
-        return "slow links or a slow host: computes are as fast as elsewhere"
-    if cause.cause == "worker":
-        if cause.detail.get("peers") == "other_stages":
-            return "a slow GPU or host, or a stage with more work: one dp rank cannot tell them apart"
-        return "a slow GPU or host"
-    if cause.cause == "stage":
-        last = ": the last stage also computes the loss" if cause.detail.get("is_last_stage") else ""
-        return f"uneven layers{last}"
-    return _JOB_PROBABLE_CAUSES[cause.cause]
-
-
-_JOB_PROBABLE_CAUSES = {
-    "sequence_length": "microbatches of equal tokens but unequal sequence lengths",
-    "gc": "garbage collection at different steps on different ranks",
-    "data_loading": "batches are not ready when a step begins",
-    "pp_communication": "slow or shared links between stages",
-    "dp_communication": "slow or shared links of the data-parallel groups",
-    "host_launch_delay": "the host launches work late",
-}
+    return None if cause is None else probable_cause_words(cause)
 
 
 def _slowdown_line(situation: Situation, cause: Cause | None) -> str:
@@ -172,65 +97,24 @@ def _cause_line(situation: Situation, cause: Cause | None) -> str:
         part = percent(largest.gain_s_per_step / situation.base_s, 1) if largest and situation.base_s > 0 else "nothing"
         if largest is None or part == "nothing":
             return "none: no repair gives anything back"
+        place = place_words(largest)
         if largest.cause == "noise":
             return f"none stands out: noise, which no repair gives back, is {part} of the step"
         if situation.is_replay_far_off:
-            return f"none can be told: the replay does not meet the recording (the largest would be {_place(largest)})"
-        return f"none stands out: the largest, {_place(largest)}, is {part} of the step"
-    words = [_place(cause) + ":"]
-    if host_work := cause.detail.get("host_work"):
-        longer = seconds(cause.detail["host_work_excess_s"])
-        words.append(f"{_HOST_WORK_WORDS[host_work]} {longer} a step longer than its peers,")
-    elif cause.cause == "worker":
-        words.append(_times_slower(cause, "its peers" if cause.detail.get("peers") == "same_stage" else "other stages"))
-    elif cause.cause == "stage":
-        words.append(_times_slower(cause, "other stages"))
-    elif cause.cause == "sequence_length":
-        words.append(f"forward times vary by {percent(cause.detail.get('forward_cv'))} and backward follows,")
-    elif situation.base_s > 0:
-        words.append(f"{percent(cause.gain_s_per_step / situation.base_s)} of the step,")
+            return f"none can be told: the replay does not meet the recording (the largest would be {place})"
+        return f"none stands out: the largest, {place}, is {part} of the step"
+    words = [place_words(cause) + ":", evidence_words(cause, situation.base_s)]
     if cause.persistence_ratio is not None:
         persistent_count = round(cause.persistence_ratio * situation.step_count)
         words.append(f"in {persistent_count:,} of {counted(situation.step_count, 'step')}")
-    return " ".join(words).rstrip(",")
-
-
-def _place(cause: Cause) -> str:
-    where = cause.where
-    if cause.cause == "worker":
-        others = len(cause.detail.get("workers", ())) - 1
-        more = f" and {others} more" if others > 0 else ""
-        rank = "not recorded" if where.rank is None else f"rank {where.rank}"
-        return f"worker: {rank} (dp {where.dp_rank}, stage {where.stage}){_machine(where)}{more}"
-    return f"stage {where.stage}" if cause.cause == "stage" else CAUSE_WORDS[cause.cause]
-
-
-def _machine(where: Where) -> str:
-    """` on node3, GPU 2 (GPU-7f…)`, as far as it is known."""
-    if where.host is None:
-        return ""
-    gpu = f", GPU {where.local_rank} ({shown(where.gpu_uuid)})" if where.gpu_uuid else ""
-    return f" on {shown(where.host)}{gpu}"
-
-
-def _times_slower(cause: Cause, peers: str) -> str:
-    """`forward 2.5x, backward 2.3x its peers,` as far as both are known."""
-    ratios = {kind: cause.detail.get(f"{kind}_compute_ratio") for kind in ("forward", "backward")}
-    known = [f"{kind} {value:.1f}x" for kind, value in ratios.items() if value is not None and is_finite(value)]
-    return f"{', '.join(known)} {peers}," if known else f"slowdown {ratio(cause.detail.get('slowdown'))},"
+    return " ".join(filter(None, words)).rstrip(",:")
 
 
 def _scope_line(situation: Situation, cause: Cause | None) -> str:
-    scope = "the whole job"
-    if cause is not None and cause.cause == "worker":
-        count = len(cause.detail.get("workers", ()))
-        scope = "one worker" if count <= 1 else f"the slowest {count:,} of {situation.worker_count:,} workers together"
-        if count <= 1 and situation.members > 1:
-            scope += f" (its {situation.members} {situation.members_are} members move together)"
-    elif cause is not None and cause.cause == "stage":
-        scope = f"one stage ({counted(situation.dp, 'worker')})"
-    elif cause is not None and cause.cause in ("pp_communication", "dp_communication"):
-        scope = "links"
+    members = ""
+    if situation.members > 1:
+        members = f"its {situation.members} {situation.members_are} members move together"
+    scope = scope_words(cause, situation.worker_count, situation.dp, situation.pp, members)
     others = [name for name in _SCOPE_WORDS if cause is None or cause.cause != name]
     shares = [(_SCOPE_WORDS[name], _share(other)) for name in others if (other := situation.cause(name)) is not None]
     # The verb once is enough.
@@ -258,11 +142,13 @@ def _gain_line(situation: Situation, cause: Cause | None) -> str:
         back = seconds(cause.gain_s_per_step) + " a step"
     else:
         back = ("all" if part >= _ALL_OF_THE_LOSS else percent(part)) + " of the loss"
-    # The simulated repair may beat the ideal (a mean that the straggler is part of); promise no more than the ideal.
-    repaired_s = max(situation.ideal_s, situation.base_s - cause.gain_s_per_step)
+    repaired_s = max(0.0, situation.base_s - cause.gain_s_per_step)
     line = f"fixing it gives back {back}: {seconds_change(situation.base_s, repaired_s)} a step"
     if repaired_s > _IDEAL_IN_SIGHT * situation.ideal_s:
-        line += f" (ideal {seconds(situation.ideal_s)})"
+        return f"{line} (ideal {seconds(situation.ideal_s)})"
+    if situation.ideal_s > _IDEAL_IN_SIGHT * repaired_s:
+        # The ideal has each kind at its mean, which this cause is part of.
+        return f"{line} (the ideal, {seconds(situation.ideal_s)}, has its share of it)"
     return line
 
 

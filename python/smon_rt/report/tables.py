@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
 
+from smon_rt.analysis.causes import Where
 from smon_rt.analysis.report import Report, worker_key
 from smon_rt.analysis.units import UNKNOWN, finite_or_none, is_finite, ratio, seconds, seconds_range
 from smon_rt.analysis.verdict_text import CAUSE_WORDS
@@ -63,7 +64,7 @@ def cause_table(report: Report) -> Table:
     rows = tuple(
         (
             CAUSE_WORDS[cause.cause],
-            _place(cause.where.dp_rank, cause.where.stage, len(cause.detail.get("workers", ())) - 1),
+            _place(cause.where, len(cause.detail.get("workers", ())) - 1),
             seconds(cause.gain_s_per_step),
             seconds_range(cause.low, cause.high),
             _percent(cause.share),
@@ -151,9 +152,10 @@ def _stage_median(report: Report, kind: str, stage: str) -> float | None:
     return median(medians) if medians else None
 
 
-def _place(dp_rank: int | None, stage: int | None, more: int) -> str:
-    words = [f"dp {dp_rank}"] if dp_rank is not None else []
-    words += [f"stage {stage}"] if stage is not None else []
+def _place(where: Where, more: int) -> str:
+    words = [f"dp {where.dp_rank}"] if where.dp_rank is not None else []
+    if where.stage is not None:
+        words.append(f"stage {where.stage}" + (f" to {where.peer_stage}" if where.peer_stage is not None else ""))
     words += [f"and {more} more"] if more > 0 else []
     return ", ".join(words) or "job"
 

@@ -1,0 +1,206 @@
+"""What is said of one cause: where it is, how it shows, what is behind it and what to do."""
+
+from __future__ import annotations
+
+from smon_rt.analysis.causes import Cause, Where
+from smon_rt.analysis.input_file import shown
+from smon_rt.analysis.units import counted, is_finite, percent, ratio
+
+CAUSE_WORDS = {
+    "worker": "worker",
+    "stage": "stage",
+    "sequence_length": "sequence lengths",
+    "gc": "garbage collection",
+    "data_loading": "data loading",
+    "checkpoint": "checkpoints",
+    "pp_communication": "pp communication",
+    "dp_communication": "dp communication",
+    "host_launch_delay": "host launch delay",
+    "noise": "noise",
+    "none": "none",
+}
+#: Causes that one worker, or the workers of one dp rank, may have for themselves.
+HOST_CAUSES = ("gc", "data_loading", "checkpoint", "host_launch_delay")
+
+
+def scope_of(cause: Cause | None) -> str:
+    """`worker`, `stage`, `link`, `dp_replica` or `job`: how much of the job a cause is about."""
+    if cause is None:
+        return "job"
+    if cause.cause in ("worker", "stage"):
+        return cause.cause
+    if cause.cause in ("pp_communication", "dp_communication"):
+        return "link"
+    if cause.cause not in HOST_CAUSES or cause.where.dp_rank is None:
+        return "job"
+    return "dp_replica" if cause.where.stage is None else "worker"
+
+
+def scope_words(cause: Cause | None, worker_count: int, dp: int, pp: int, members: str) -> str:
+    """`one worker (its 4 tp members move together)`; `members` is what is in the brackets, or nothing."""
+    scope = scope_of(cause)
+    if cause is None or scope == "job":
+        return "the whole job"
+    where = cause.where
+    if scope == "worker":
+        count = len(cause.detail.get("workers", ()))
+        if count > 1:
+            return f"the slowest {count:,} of {worker_count:,} workers together"
+        return f"one worker{f' ({members})' if members else ''}"
+    if scope == "dp_replica":
+        return f"one dp rank ({counted(pp, 'worker')})"
+    if scope == "stage":
+        return f"one stage ({counted(dp, 'worker')})"
+    if cause.cause == "dp_communication":
+        return "links" if where.stage is None else f"the data-parallel group of one stage ({counted(dp, 'worker')})"
+    if where.stage is None:
+        return "links"
+    return "one link" if where.dp_rank is not None else f"the links between two stages ({counted(dp, 'pipeline')})"
+
+
+def place_words(cause: Cause) -> str:
+    """`worker: rank 0 (dp 0, stage 0) on node3`, `pp communication between rank 2 and rank 3 (dp 1, stage 0 to 1)`."""
+    where, name = cause.where, CAUSE_WORDS[cause.cause]
+    if cause.cause == "worker":
+        others = len(cause.detail.get("workers", ())) - 1
+        return f"worker: {_worker(where)}{f' and {others} more' if others > 0 else ''}"
+    if cause.cause == "stage":
+        return f"stage {where.stage}"
+    if where.peer_stage is not None:
+        stages = f"stage {where.stage} to {where.peer_stage}"
+        if where.dp_rank is None:
+            return f"{name} between stage {where.stage} and stage {where.peer_stage}"
+        return f"{name} between {_ends(where)} (dp {where.dp_rank}, {stages})"
+    if where.stage is not None and where.dp_rank is not None:
+        return f"{name} on {_worker(where)}"
+    if where.stage is not None:
+        return f"{name} of stage {where.stage}"
+    return name if where.dp_rank is None else f"{name} of dp {where.dp_rank}"
+
+
+def _worker(where: Where) -> str:
+    rank = "not recorded" if where.rank is None else f"rank {where.rank}"
+    machine = ""
+    if where.host is not None:
+        gpu = f", GPU {where.local_rank} ({shown(where.gpu_uuid)})" if where.gpu_uuid else ""
+        machine = f" on {shown(where.host)}{gpu}"
+    return f"{rank} (dp {where.dp_rank}, stage {where.stage}){machine}"
+
+
+def _ends(where: Where) -> str:
+    """Both ends of a link; a rank that was not recorded has none."""
+    ranks = (where.rank, where.peer_rank)
+    return " and ".join("one not recorded" if rank is None else f"rank {rank}" for rank in ranks)
+
+
+def evidence_words(cause: Cause, base_s: float) -> str:
+    """How it shows: `forward 2.5x, backward 2.3x its peers,`; nothing where there is nothing to say."""
+    if cause.cause == "worker":
+        return _times_slower(cause, "its peers" if cause.detail.get("peers") == "same_stage" else "other stages")
+    if cause.cause == "stage":
+        return _times_slower(cause, "other stages")
+    if cause.cause == "sequence_length":
+        return f"forward times vary by {percent(cause.detail.get('forward_cv'))} and backward follows,"
+    words = []
+    slower, others = cause.detail.get("ratio"), _OTHERS.get(cause.cause)
+    if others and slower is not None and is_finite(slower):
+        words.append(f"{slower:.1f}x {others},")
+    if base_s > 0:
+        words.append(f"{percent(cause.gain_s_per_step / base_s)} of the step,")
+    return " ".join(words)
+
+
+_OTHERS = {
+    "pp_communication": "other links",
+    "dp_communication": "the groups of other stages",
+    "gc": "as long as elsewhere",
+    "data_loading": "as long as elsewhere",
+    "checkpoint": "as long as elsewhere",
+}
+
+
+def _times_slower(cause: Cause, peers: str) -> str:
+    """`forward 2.5x, backward 2.3x its peers,` as far as both are known."""
+    ratios = {kind: cause.detail.get(f"{kind}_ratio") for kind in ("forward_compute", "backward_compute", "optimizer")}
+    known = [
+        f"{kind.removesuffix('_compute')} {value:.1f}x"
+        for kind, value in ratios.items()
+        if value is not None and is_finite(value)
+    ]
+    return f"{', '.join(known)} {peers}," if known else f"slowdown {ratio(cause.detail.get('slowdown'))},"
+
+
+def action_words(cause: Cause) -> str:
+    """What to do next."""
+    where = cause.where
+    if cause.cause == "worker":
+        if cause.detail.get("peers") == "other_stages":
+            return f"check rank {where.rank}'s GPU (clocks, ECC, neighbours), or give stage {where.stage} fewer layers"
+        if len(cause.detail.get("workers", ())) > 1:
+            return f"take the machines of these workers out (rank {where.rank} first), or check their GPUs"
+        check = "check its GPU (clocks, ECC, neighbours) before the next restart"
+        return f"take rank {where.rank}'s machine out, or {check}"
+    if cause.cause == "stage":
+        why = " (it also computes the loss)" if cause.detail.get("is_last_stage") else ""
+        return f"move layers from stage {where.stage}{why} to the other stages"
+    if cause.cause == "pp_communication" and where.stage is not None:
+        place = f"between stages {where.stage} and {where.peer_stage}"
+        if where.dp_rank is None:
+            return f"check the network {place}, and that sends overlap compute"
+        return f"check the link between {_ends(where)} (NICs, cables, switch ports), or put both on one host"
+    if cause.cause == "dp_communication" and where.stage is not None:
+        return f"check the links among the ranks of stage {where.stage}, which reduce its gradients together"
+    if cause.cause in HOST_CAUSES and where.dp_rank is not None:
+        whose = f"rank {where.rank}" if where.stage is not None else f"dp {where.dp_rank}"
+        return _PLACED_ACTIONS[cause.cause].format(whose=whose)
+    return _ACTIONS[cause.cause]
+
+
+_ACTIONS = {
+    "sequence_length": "balance microbatches by attention cost (sum of squared sequence lengths), not by token count",
+    "gc": "run garbage collection at the same step on all ranks",
+    "data_loading": "load data ahead: more loader workers, a larger prefetch, or faster storage",
+    "checkpoint": "write checkpoints beside training (asynchronously), less often, or to faster storage",
+    "pp_communication": "check the links between neighbouring stages, and that sends overlap compute",
+    "dp_communication": "check the links of the data-parallel groups, and overlap gradient reduction with the backward",
+    "host_launch_delay": "look at the host between ops: Python overhead, busy CPUs, work that is not recorded",
+}
+_PLACED_ACTIONS = {
+    "gc": "look at what {whose} allocates, and run garbage collection at the same step on all ranks",
+    "data_loading": "look at the loader, storage and CPUs of {whose}, or load its data further ahead",
+    "checkpoint": "look at what {whose} writes and where to; write it beside training (asynchronously)",
+    "host_launch_delay": "look at the host of {whose}: busy CPUs, and Python that runs there alone between ops",
+}
+
+
+def probable_cause_words(cause: Cause) -> str:
+    """The most likely reason behind a cause, as far as a trace without host facts can tell."""
+    where = cause.where
+    if cause.cause == "worker":
+        if cause.detail.get("peers") == "other_stages":
+            return "a slow GPU or host, or a stage with more work: one dp rank cannot tell them apart"
+        return "a slow GPU or host"
+    if cause.cause == "stage":
+        return f"uneven layers{': the last stage also computes the loss' if cause.detail.get('is_last_stage') else ''}"
+    if cause.cause == "pp_communication" and where.stage is not None:
+        return "a slow or shared link" if where.dp_rank is not None else "a slow or shared network between two stages"
+    if cause.cause in HOST_CAUSES and where.dp_rank is not None:
+        return _PLACED_PROBABLE_CAUSES[cause.cause]
+    return _PROBABLE_CAUSES[cause.cause]
+
+
+_PROBABLE_CAUSES = {
+    "sequence_length": "microbatches of equal tokens but unequal sequence lengths",
+    "gc": "garbage collection at different steps on different ranks",
+    "data_loading": "batches are not ready when a step begins",
+    "checkpoint": "training waits while checkpoints are copied or written",
+    "pp_communication": "slow or shared links between stages",
+    "dp_communication": "slow or shared links of the data-parallel groups",
+    "host_launch_delay": "the host launches work late",
+}
+_PLACED_PROBABLE_CAUSES = {
+    "gc": "garbage collection in one place, for which all others wait",
+    "data_loading": "a slow loader or slow storage in one place",
+    "checkpoint": "one place copies or writes more than the others",
+    "host_launch_delay": "one host launches work late: busy CPUs, or Python that runs only there",
+}
