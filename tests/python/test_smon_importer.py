@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from smon_rt._proto import trace_pb2
 from smon_rt.analysis.importer import Trace
 from smon_rt.analysis.smon_importer import read_smon
+from smon_rt.errors import TraceError
 from smon_rt.kinds import KIND_NAMES
 from smon_rt.synth import JobSpec, Plant, make_job
 from smon_rt.trace.kinds import FLAGS
@@ -239,6 +240,17 @@ def test_times_of_the_device_come_before_those_of_the_host(tmp_path: Path) -> No
     assert times == [("forward_compute", 0, 1_500), ("gc", 1_500, 200), ("forward_compute", 2_000, 1_500)]
     assert trace.recording is not None
     assert trace.recording.time_sources == {"gpu_event": 2, "host": 1}
+
+
+def test_spans_of_no_step_say_what_is_missing(tmp_path: Path) -> None:
+    """As of a loop that nothing closes the steps of: all is the first step, which is warm-up, and never ends."""
+    train = [
+        TestSpan("forward_compute", start_ns=1000 * n, duration_ns=500, microbatch=n, op_index=n, flags=FLAGS["warmup"])
+        for n in range(20)
+    ]
+    write_rank(tmp_path, [TestSpan("gc", duration_ns=9), *train])
+    with pytest.raises(TraceError, match=r"recorded 21 spans but no step: put each iteration into `with smon_rt\.step"):
+        read_smon([tmp_path])
 
 
 def test_one_step_of_one_rank_is_read(tmp_path: Path) -> None:

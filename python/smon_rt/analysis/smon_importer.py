@@ -31,7 +31,7 @@ from smon_rt.analysis.smon_groups import (
 )
 from smon_rt.analysis.smon_layout import JobLayout
 from smon_rt.analysis.smon_repeats import last_of_each_step
-from smon_rt.analysis.smon_spans import COMPUTES, OpColumns, behind_device, rank_ops
+from smon_rt.analysis.smon_spans import COMPUTES, HOST_WORK, OpColumns, behind_device, rank_ops
 from smon_rt.analysis.smon_steps import StepChoice
 from smon_rt.analysis.smon_waits import receive_when_waited
 from smon_rt.analysis.smon_workers import WorkerOps, merge_members, numbers_in_communicators, running_numbers
@@ -92,13 +92,16 @@ class _JobImporter:
         self._parts: list[tuple[tuple[str, str, int], OpColumns]] = []
         self._unfinished: list[str] = []
         self._missing_span_count = 0
+        self._span_count = 0
+        self._has_steps = False
         self._device_bound_ns = 0
         self._is_live = False
 
     def read(self, steps: Container[int] | None) -> Trace:
         for trace in self._reader:
             self._add(trace)
-        if not any(len(ops) for _, ops in self._parts):
+        # Waits of the host alone, such as collections while the job was set up, are no step.
+        if all(np.isin(ops.kind, HOST_WORK).all() for _, ops in self._parts):
             raise TraceError(self._nothing_recorded())
         self._steps.choose(shown(self._reader.job.run_id), steps)
         alignment = self._clocks.align()
@@ -113,6 +116,8 @@ class _JobImporter:
         self._parts.append((trace.host_key, ops))
         self._dropped.update(dropped_by_kind(trace))
         self._missing_span_count += trace.missing_span_count
+        self._span_count += len(trace.spans)
+        self._has_steps |= len(trace.steps) > 0
         self._is_live |= state_of(trace) == "recording"
         self._unfinished += incomplete_reasons(trace)
         if trace.spans.has_device_times.any():
@@ -121,12 +126,16 @@ class _JobImporter:
 
     def _nothing_recorded(self) -> str:
         job = self._reader.job
+        where = f"{shown(self._reader.heads[0].path)}: run {shown(job.run_id)} recorded"
+        if self._span_count and not self._has_steps:
+            spans = counted(self._span_count, "span")
+            return f"{where} {spans} but no step: put each iteration into `with smon_rt.step(k):`"
         left_out = ", ".join(f"{count:,} {words}" for words, count in self._left_out.items() if count)
         besides = f" (besides {left_out})" if left_out else ""
         warmup = ", warm-up steps left out" if self._steps.warmup else ""
         return (
-            f"{shown(self._reader.heads[0].path)}: run {shown(job.run_id)} recorded no op of a training step{besides}"
-            f"{warmup}: mark them with smon_rt.span, or attach an integration; `smon info` says what is there"
+            f"{where} no op of a training step{besides}{warmup}: mark them with smon_rt.span, or attach an integration; "
+            "`smon info` says what is there"
         )
 
     def _ranks_ops(self, alignment: ClockAlignment) -> OpColumns:
