@@ -134,8 +134,8 @@ class _JobImporter:
         besides = f" (besides {left_out})" if left_out else ""
         warmup = ", warm-up steps left out" if self._steps.warmup else ""
         return (
-            f"{where} no op of a training step{besides}{warmup}: mark them with smon_rt.span, or attach an integration; "
-            "`smon info` says what is there"
+            f"{where} no op of a training step{besides}{warmup}: mark them with smon_rt.span, or attach an integration;"
+            " `smon info` says what is there"
         )
 
     def _ranks_ops(self, alignment: ClockAlignment) -> OpColumns:
