@@ -26,7 +26,7 @@ class Recording:
     `recorded_step_count` steps that some rank sampled, warm-up left out, are analysed. `time_sources`: ops by where
     their times are from. `dropped_spans` by kind. `unfinished`: what is not closed, killed or cut, a line each;
     `left_out`: what is in the trace and was not analysed, a line each. `is_live`: a rank still records, as far as can
-    be seen from here.
+    be seen from here. `origin_ns`: where the ops' times count from, on the axis that the ranks' clocks were put on.
     """
 
     members: dict[tuple[int, int], list[Member]] = field(default_factory=dict)
@@ -45,6 +45,7 @@ class Recording:
     unfinished: tuple[str, ...] = ()
     left_out: tuple[str, ...] = ()
     is_live: bool = False
+    origin_ns: int = 0
 
     @property
     def has_device_times(self) -> bool:

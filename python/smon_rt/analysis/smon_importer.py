@@ -252,6 +252,7 @@ class _JobImporter:
             unfinished=(*job.unreadable, *self._unfinished),
             left_out=(*self._steps.left_out(), *left_out),
             is_live=self._is_live,
+            origin_ns=int(merged.ops.step_start_ns.min()),
         )
 
 
