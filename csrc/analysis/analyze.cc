@@ -24,10 +24,6 @@ std::vector<double> ratios(const std::vector<double>& numerator, const std::vect
   return result;
 }
 
-std::size_t index_of_largest(const std::vector<double>& values) {
-  return static_cast<std::size_t>(std::max_element(values.begin(), values.end()) - values.begin());
-}
-
 // Step times with the optimizer as their end, of the two jobs that all else is compared with.
 struct References {
   std::vector<double> nodelay_ns;
@@ -63,11 +59,7 @@ void break_down(const WhatIf& what_if, const References& references, ReplayCount
   }
 }
 
-HostRemoval host_removal_of(const AnalyzeOptions& options) {
-  return options.rules == Rules::kReference ? HostRemoval::kToMean : HostRemoval::kVanishes;
-}
-
-void contribute(const WhatIf& what_if, const AnalyzeOptions& options, ReplayCounter& counter, Analysis& result) {
+void contribute(const WhatIf& what_if, ReplayCounter& counter, Analysis& result) {
   const std::size_t dp_size = what_if.dp_size();
   const std::size_t pp_size = what_if.pp_size();
   const LossRange range{mean(result.nodelay_step_ns), mean(result.ideal_step_ns)};
@@ -78,15 +70,6 @@ void contribute(const WhatIf& what_if, const AnalyzeOptions& options, ReplayCoun
   WorkerSet last_stage(dp_size, pp_size);
   for (std::size_t dp_rank = 0; dp_rank < dp_size; ++dp_rank) last_stage.add(dp_rank, pp_size - 1);
   result.last_stage = contribution_of(what_if, last_stage, range, counter);
-
-  std::vector<double> recorded_workers = result.worker_slowdowns;
-  for (std::size_t worker = 0; worker < recorded_workers.size(); ++worker) {
-    if (result.worker_ranks[worker] < 0) recorded_workers[worker] = -1;
-  }
-  const std::size_t worst = index_of_largest(recorded_workers);
-  result.worst_worker = {worst / pp_size, worst % pp_size};
-  result.worst_stage = index_of_largest(result.slowdowns.stage.ratios);
-  result.removals = removals(what_if, result.worst_worker, result.worst_stage, counter, host_removal_of(options));
 }
 
 void append(std::vector<CauseRemoval>& causes, std::vector<CauseRemoval> more) {
@@ -151,8 +134,7 @@ Result<Analysis> analyze(const OpColumns& columns, const JobLayout& layout, cons
   take_job(*job, result);
   const WhatIf what_if(job->graph, job->timing, static_cast<std::size_t>(layout.dp_size),
                        static_cast<std::size_t>(layout.pp_size));
-  ReplayCounter counter(progress, slowdown_replay_count(what_if) + kContributionReplays +
-                                      removal_replay_count(host_removal_of(options)) + kComputeCauseReplays +
+  ReplayCounter counter(progress, slowdown_replay_count(what_if) + kContributionReplays + kComputeCauseReplays +
                                       kCommCauseReplays + kHostCauseReplays);
   const References references = replay_references(what_if, result);
   if (*std::min_element(references.ideal_ns.begin(), references.ideal_ns.end()) <= 0 ||
@@ -162,9 +144,9 @@ Result<Analysis> analyze(const OpColumns& columns, const JobLayout& layout, cons
   explain(what_if, job->host_gaps_ns, result);
   job->host_gaps_ns = LaneBuffer();
   break_down(what_if, references, counter, result);
-  if (!counter.stopped()) contribute(what_if, options, counter, result);
+  if (!counter.stopped()) contribute(what_if, counter, result);
   if (!counter.stopped()) find_causes(what_if, *job, options, counter, result);
-  if (counter.stopped()) return Error{"stopped"};
+  if (counter.stopped() || !counter.finish()) return Error{"stopped"};
   result.forward_backward = forward_backward(what_if);
   result.forward_medians_ns = worker_medians_ns(what_if, Kind::kForwardCompute);
   result.backward_medians_ns = worker_medians_ns(what_if, Kind::kBackwardCompute);

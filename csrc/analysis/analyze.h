@@ -1,7 +1,6 @@
 #pragma once
 
 #include <cstdint>
-#include <utility>
 #include <vector>
 
 #include "analysis/cause.h"
@@ -58,9 +57,6 @@ struct Analysis {
   Contribution slowest_workers;        // M_W as published: chosen by worker_slowdowns_min
   Contribution slowest_workers_exact;  // chosen by worker_slowdowns
   Contribution last_stage;             // M_S
-  std::pair<std::size_t, std::size_t> worst_worker;
-  std::size_t worst_stage = 0;
-  std::vector<Removal> removals;
   std::vector<CauseRemoval> causes;
 
   ForwardBackward forward_backward;

@@ -268,6 +268,11 @@ void ComputeFactors::compare_places(Pass& pass, const std::vector<double>& share
   }
 }
 
+bool ComputeFactors::is_recorded(std::size_t dp_rank, std::size_t stage) const {
+  return std::any_of(passes_.begin(), passes_.end(),
+                     [&](const Pass& pass) { return pass.spent[dp_rank * pp_size_ + stage] > 0; });
+}
+
 ComputeFactors::Excess ComputeFactors::worker_excess(std::size_t dp_rank, std::size_t stage) const {
   double taken = 0, usual = 0;
   for (const Pass& pass : passes_) {

@@ -100,6 +100,12 @@ bool ReplayCounter::next() {
   return !stopped_;
 }
 
+bool ReplayCounter::finish() {
+  if (done_ == total_) return !stopped_;
+  done_ = total_ - 1;
+  return next();
+}
+
 Breakdowns slowdowns(const WhatIf& what_if, const std::vector<double>& ideal_step_ns, ReplayCounter& counter) {
   Breakdowns result;
   auto keeps_durations = [&](const OpPredicate& chosen) { return what_if.ideal_except(chosen); };

@@ -55,14 +55,6 @@ Scenario WhatIf::nodelay_except(const OpPredicate& becomes_ideal) const {
   return ideal_except([&](const Op& op) { return !becomes_ideal(op); });
 }
 
-Scenario WhatIf::nodelay_without(const OpPredicate& vanishes) const {
-  Scenario scenario = nodelay();
-  for (OpIndex op = 0; op < graph_.size(); ++op) {
-    if (vanishes(graph_.op(op))) scenario.durations[op] = OpValues{};
-  }
-  return scenario;
-}
-
 Scenario WhatIf::ideal_except(const WorkerSet& keeps_recorded) const {
   Scenario scenario;
   std::vector<const std::uint64_t*> mask_of_stage;
@@ -110,34 +102,6 @@ Scenario WhatIf::nodelay_with(const LaneBuffer& launch_delays_ns) const {
   Scenario scenario = nodelay();
   for (OpIndex op = 0; op < graph_.size(); ++op) {
     scenario.launch_delays.push_back({launch_delays_ns.data() + op * timing_.lane_count, 0, nullptr});
-  }
-  return scenario;
-}
-
-Scenario WhatIf::nodelay_with_even_microbatches() const {
-  Scenario scenario = nodelay();
-  for (std::size_t stage = 0; stage < pp_size_; ++stage) {
-    for (Kind kind : {Kind::kForwardCompute, Kind::kBackwardCompute}) {
-      std::vector<double> sum(dp_size_, 0);
-      std::vector<std::size_t> count(dp_size_, 0);
-      std::vector<OpIndex> ops;
-      for (OpIndex op = 0; op < graph_.size(); ++op) {
-        if (graph_.op(op).kind != kind || static_cast<std::size_t>(graph_.op(op).stage) != stage) continue;
-        ops.push_back(op);
-        const std::uint64_t* mask = timing_.counted.of(op);
-        for (std::size_t lane = 0; lane < timing_.lane_count; ++lane) {
-          if (mask != nullptr && mask[lane] == 0) continue;
-          sum[lane % dp_size_] += timing_.durations(op)[lane];
-          ++count[lane % dp_size_];
-        }
-      }
-      std::vector<double>& means = scenario.owned_lanes.emplace_back(timing_.lane_count);
-      for (std::size_t lane = 0; lane < timing_.lane_count; ++lane) {
-        const std::size_t dp_rank = lane % dp_size_;
-        means[lane] = count[dp_rank] == 0 ? 0 : sum[dp_rank] / static_cast<double>(count[dp_rank]);
-      }
-      for (OpIndex op : ops) scenario.durations[op] = {means.data(), 0, nullptr};
-    }
   }
   return scenario;
 }

@@ -54,16 +54,11 @@ class WhatIf {
   Scenario ideal_except(const WorkerSet& keeps_recorded) const;
   Scenario nodelay_except(const OpPredicate& becomes_ideal) const;
   Scenario nodelay_except(const WorkerSet& becomes_ideal) const;
-  /// nodelay without the chosen ops: they take no time.
-  Scenario nodelay_without(const OpPredicate& vanishes) const;
   /// nodelay plus the launch delays of the chosen ops, or of one dp rank.
   Scenario nodelay_with_launch_delays(const OpPredicate& keeps_delay) const;
   Scenario nodelay_with_launch_delays(std::size_t dp_rank) const;
   /// nodelay plus these launch delays, indexed as those of the timing. Borrowed.
   Scenario nodelay_with(const LaneBuffer& launch_delays_ns) const;
-  /// nodelay with every forward and backward at the mean of its kind and worker: what a worker loses to microbatches
-  /// that differ from one another.
-  Scenario nodelay_with_even_microbatches() const;
 
  private:
   OpValues recorded_duration(OpIndex op) const { return {timing_.durations(op), 0, nullptr}; }

@@ -71,7 +71,7 @@ def make_raw(
         loss = slowdown * IDEAL_S - IDEAL_S
         removed_s = slowdown * IDEAL_S - (ratio * loss if math.isfinite(ratio) else 0.0)
         detail = {"ratio": ratio, "added_ratio": ratio, "workers": [list(worker)], "removed_s": removed_s}
-        return detail | {"added_s": removed_s, "removed_s_by_step": [removed_s] * count}
+        return detail | {"added_s": removed_s}
 
     return {
         "steps": list(steps),

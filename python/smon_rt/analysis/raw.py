@@ -49,7 +49,6 @@ class RawContribution(TypedDict):
     workers: Sequence[Sequence[int]]
     removed_s: float
     added_s: float
-    removed_s_by_step: Sequence[float]
 
 
 class RawCause(TypedDict):

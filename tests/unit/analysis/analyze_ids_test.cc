@@ -170,7 +170,8 @@ TEST(AnalyzeIds, TheSlowdownOfEachWorkerIsThatOfBruteForce) {
 
 TEST(AnalyzeIds, FindsTheSlowWorkerAmongUnevenLanes) {
   const Analysis result = ids_of(testing::make_job(uneven_lanes()), uneven_lanes().layout());
-  EXPECT_EQ(result.worst_worker, (std::pair<std::size_t, std::size_t>{1, 0}));
+  ASSERT_EQ(result.causes.front().cause, "worker");
+  EXPECT_EQ(result.causes.front().workers, (std::vector<std::pair<std::size_t, std::size_t>>{{1, 0}}));
   EXPECT_GT(result.slowest_workers_exact.ratio, 0.5);
 }
 
@@ -182,7 +183,8 @@ TEST(AnalyzeIds, AMissingWorkerIsNeitherSlowNorFixedNorCounted) {
   EXPECT_EQ(result.worker_ranks[1], -1);
   EXPECT_TRUE(std::isnan(result.forward_medians_ns[1]));
   EXPECT_DOUBLE_EQ(result.worker_slowdowns[1], 1);
-  EXPECT_EQ(result.worst_worker, (std::pair<std::size_t, std::size_t>{1, 0}));
+  ASSERT_EQ(result.causes.front().cause, "worker");
+  EXPECT_EQ(result.causes.front().workers, (std::vector<std::pair<std::size_t, std::size_t>>{{1, 0}}));
   EXPECT_EQ(result.slowest_workers_exact.workers, (std::vector<std::pair<std::size_t, std::size_t>>{{1, 0}}));
   EXPECT_GT(result.absent_op_count, 0);
   EXPECT_EQ(result.fidelity.early_start_count, 0);
@@ -280,9 +282,9 @@ TEST(AnalyzeIds, CollectionsAndLoadingVanishWhenTheyAreRemoved) {
   }
   const Analysis result = ids_of(made.rows, testing::layout_of(1, 1));
   auto removed = [&](const std::string& name) {
-    const auto found = std::find_if(result.removals.begin(), result.removals.end(),
-                                    [&](const Removal& removal) { return removal.name == name; });
-    return found == result.removals.end() ? std::vector<double>{} : found->step_ns;
+    const auto found = std::find_if(result.causes.begin(), result.causes.end(),
+                                    [&](const CauseRemoval& removal) { return removal.cause == name; });
+    return found == result.causes.end() ? std::vector<double>{} : found->step_ns;
   };
   EXPECT_EQ(removed("gc"), (std::vector<double>{3'400'000, 3'400'000, 3'400'000, 3'400'000}));
   EXPECT_EQ(removed("data_loading"), (std::vector<double>{3'100'000, 3'100'000, 3'500'000, 3'100'000}));

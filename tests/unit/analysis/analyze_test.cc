@@ -49,13 +49,13 @@ TEST(Analyze, AnswersForEachStepWorkerAndRank) {
   EXPECT_EQ(result.worker_slowdowns.size(), 6u);
   EXPECT_EQ(result.worker_slowdowns_min.size(), 6u);
   EXPECT_EQ(result.forward_medians_ns.size(), 6u);
-  EXPECT_EQ(result.removals.size(), static_cast<std::size_t>(removal_replay_count()));
+  for (const CauseRemoval& cause : result.causes) EXPECT_EQ(cause.step_ns.size(), 3u) << cause.cause;
 }
 
 TEST(Analyze, FindsTheSlowWorker) {
   const Analysis result = analyze_job(testing::uneven_job());
-  EXPECT_EQ(result.worst_worker, (std::pair<std::size_t, std::size_t>{1, 0}));
-  EXPECT_EQ(result.worst_stage, 0u);
+  ASSERT_EQ(result.causes.front().cause, "worker");
+  EXPECT_EQ(result.causes.front().workers, (std::vector<std::pair<std::size_t, std::size_t>>{{1, 0}}));
   EXPECT_EQ(result.slowest_workers_exact.workers, (std::vector<std::pair<std::size_t, std::size_t>>{{1, 0}}));
   EXPECT_GT(result.slowest_workers_exact.ratio, 0.8);
   EXPECT_GT(result.slowdown, 1.2);
@@ -190,7 +190,7 @@ TEST(Analyze, ErrorsOfEveryPartSurface) {
   EXPECT_EQ(error_of(rows, spec.layout()), "the reference rules have no place for eval 0 of stage 0");
 }
 
-TEST(Analyze, ProgressCountsEachReplayUpToTheTotal) {
+TEST(Analyze, ProgressCountsReplaysUpToTheMostThatThereMayBe) {
   for (const auto& [dp_size, pp_size] : {std::pair(1, 1), {3, 2}, {2, 4}}) {
     JobSpec spec = testing::uneven_job(dp_size, pp_size);
     std::vector<int> done, totals;
@@ -203,8 +203,8 @@ TEST(Analyze, ProgressCountsEachReplayUpToTheTotal) {
     ASSERT_FALSE(done.empty());
     EXPECT_EQ(done.front(), 1);
     EXPECT_EQ(done.back(), totals.back());
-    EXPECT_EQ(static_cast<int>(done.size()), totals.back());
-    for (std::size_t i = 1; i < done.size(); ++i) EXPECT_EQ(done[i], done[i - 1] + 1);
+    EXPECT_LE(static_cast<int>(done.size()), totals.back());
+    for (std::size_t i = 1; i + 1 < done.size(); ++i) EXPECT_EQ(done[i], done[i - 1] + 1);
     for (int total : totals) EXPECT_EQ(total, totals.front());
   }
 }
@@ -213,8 +213,8 @@ TEST(Analyze, ProgressMayStopItAfterAnyReplay) {
   JobSpec spec = testing::uneven_job(2, 2);
   const std::vector<Row> rows = testing::make_job(spec);
   int total = 0;
-  ASSERT_TRUE(analyze_rows(rows, spec.layout(), [&](int, int all) {
-    total = all;
+  ASSERT_TRUE(analyze_rows(rows, spec.layout(), [&](int, int) {
+    ++total;
     return true;
   }));
   for (int last = 1; last <= total; ++last) {

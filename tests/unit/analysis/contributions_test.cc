@@ -75,7 +75,6 @@ TEST(Contribution, IsTheShareOfTheLossThatReplayingWithoutTheWorkersGivesBack) {
   EXPECT_EQ(result.workers, (Workers{{1, 0}}));
   EXPECT_EQ(result.removed_ns, mean(removed.last));
   EXPECT_EQ(result.added_ns, mean(added.last));
-  EXPECT_EQ(result.removed_step_ns, removed.last);
   EXPECT_EQ(result.ratio, (range.nodelay_ns - mean(removed.last)) / loss);
   EXPECT_EQ(result.added_ratio, (mean(added.last) - range.ideal_ns) / loss);
   EXPECT_GT(result.ratio, 0.5) << "this worker is the slow one";
@@ -98,50 +97,6 @@ TEST(Contribution, IsNotANumberWhereNothingIsLost) {
   WorkerSet set(2, 2);
   set.add(0, 0);
   EXPECT_TRUE(std::isnan(contribution(job, set).ratio));
-}
-
-TEST(Removals, EachIsTheReplayWithoutDelaysAndWithoutItsCause) {
-  JobSpec spec = testing::uneven_job();
-  spec.gc = true;
-  const WhatIfJob job(spec);
-  ReplayCounter counter(kNoProgress, 0);
-  const std::vector<Removal> result = removals(job.what_if, {1, 0}, 2, counter);
-  const auto without = [&](const OpPredicate& becomes_ideal) {
-    return job.what_if.simulator().replay(job.what_if.nodelay_except(becomes_ideal)).last;
-  };
-  const auto any_of = [&](auto... kinds) { return without([=](const Op& op) { return ((op.kind == kinds) || ...); }); };
-  WorkerSet worker(3, 3);
-  worker.add(1, 0);
-  const std::vector<std::pair<std::string, std::vector<double>>> expected = {
-      {"pp_communication", any_of(Kind::kForwardSend, Kind::kForwardRecv, Kind::kBackwardSend, Kind::kBackwardRecv)},
-      {"dp_communication", any_of(Kind::kParamsAllGather, Kind::kGradsReduceScatter)},
-      {"gc", any_of(Kind::kGc)},
-      {"optimizer", any_of(Kind::kOptimizer)},
-      {"all", job.ideal_ns()},
-      {"sequence_length", job.what_if.simulator().replay(job.what_if.nodelay_with_even_microbatches()).last},
-      {"worker", job.what_if.simulator().replay(job.what_if.nodelay_except(worker)).last},
-      {"stage", without([](const Op& op) { return op.stage == 2; })}};
-  ASSERT_EQ(result.size(), expected.size());
-  ASSERT_EQ(static_cast<int>(result.size()), removal_replay_count());
-  for (std::size_t i = 0; i < result.size(); ++i) {
-    EXPECT_EQ(result[i].name, expected[i].first);
-    EXPECT_EQ(result[i].step_ns, expected[i].second) << result[i].name;
-  }
-}
-
-TEST(Removals, TheSlowWorkerIsWhatIsWorthFixing) {
-  const WhatIfJob job(testing::uneven_job());
-  ReplayCounter counter(kNoProgress, 0);
-  const double nodelay_ns = mean(job.nodelay_ns());
-  for (const Removal& removal : removals(job.what_if, {1, 0}, 2, counter)) {
-    const double gain = (nodelay_ns - mean(removal.step_ns)) / nodelay_ns;
-    if (removal.name == "worker") {
-      EXPECT_GT(gain, 0.2);
-    }
-    if (removal.name == "pp_communication" || removal.name == "optimizer") {
-      EXPECT_LT(gain, 0.05) << removal.name;
-    }
-  }
 }
 
 }  // namespace

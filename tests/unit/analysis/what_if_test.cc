@@ -134,38 +134,5 @@ TEST(WhatIf, LaunchDelaysOfOneDpRankAreThoseOfTheJobInWhichOnlyItIsDelayed) {
   }
 }
 
-TEST(WhatIf, EvenMicrobatchesKeepTheMeanOfEachWorkerAndKind) {
-  const WhatIfJob job(testing::uneven_job());
-  const Scenario even = job.what_if.nodelay_with_even_microbatches();
-  for (OpIndex op = 0; op < job.graph.size(); ++op) {
-    const Kind kind = job.graph.op(op).kind;
-    const bool is_compute = kind == Kind::kForwardCompute || kind == Kind::kBackwardCompute;
-    if (!is_compute) {
-      EXPECT_EQ(even.durations[op].lanes, job.timing.durations(op));
-      continue;
-    }
-    for (std::size_t dp_rank = 0; dp_rank < 3; ++dp_rank) {
-      double sum = 0;
-      int count = 0;
-      for (OpIndex other = 0; other < job.graph.size(); ++other) {
-        if (job.graph.op(other).kind != kind || job.graph.op(other).stage != job.graph.op(op).stage) continue;
-        for (std::size_t lane = dp_rank; lane < job.timing.lane_count; lane += 3, ++count) {
-          sum += job.timing.durations(other)[lane];
-        }
-      }
-      for (std::size_t lane = dp_rank; lane < job.timing.lane_count; lane += 3) {
-        EXPECT_DOUBLE_EQ(even.durations[op].lanes[lane], sum / count);
-      }
-    }
-  }
-}
-
-TEST(WhatIf, EvenMicrobatchesChangeNothingWhereTheyAreEven) {
-  JobSpec spec;
-  spec.duration = [](const Row& row) { return row.kind == Kind::kForwardCompute ? 1'024'000 : 2'048'000; };
-  const WhatIfJob job(spec);
-  EXPECT_EQ(replay(job, job.what_if.nodelay_with_even_microbatches()), job.nodelay_ns());
-}
-
 }  // namespace
 }  // namespace smon_rt::analysis
