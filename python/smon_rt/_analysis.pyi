@@ -90,8 +90,8 @@ def ideal_timeline(
     """When each op would start and end without stragglers; batch, meta and rules are those of `analyze`.
 
     Columns by name, as bytes of the machine's order: step, start_ns, end_ns int64 (times from the start of the step);
-    dp_rank, stage, seq_id, chunk, microbatch int32; kind uint8. One row an op of a worker and step. `seq_id` tells apart
-    ops of one worker and step that are equal in all else.
+    dp_rank, stage, seq_id, chunk, microbatch int32; kind uint8. One row an op of a worker and step. `seq_id` tells
+    apart ops of one worker and step that are equal in all else.
 
     Raises:
         AnalysisError: the ops cannot be analysed.

@@ -54,10 +54,12 @@ def optype_column(codes: npt.ArrayLike) -> pa.DictionaryArray:
     return pa.DictionaryArray.from_arrays(pa.array(codes, pa.int8()), names)
 
 
-def write_tables(output: BinaryIO, tables: Iterable[pa.Table], rows_per_group: int = 500_000) -> int:
-    """Writes tables of `SCHEMA` one after the other, several to a row group while they are short; returns the rows."""
+def write_tables(
+    output: BinaryIO, tables: Iterable[pa.Table], rows_per_group: int = 500_000, schema: pa.Schema = SCHEMA
+) -> int:
+    """Writes tables of `schema` one after the other, several to a row group while they are short; returns the rows."""
     row_count = 0
-    with pq.ParquetWriter(output, SCHEMA, compression="zstd", use_dictionary=_DICTIONARY_COLUMNS) as writer:
+    with pq.ParquetWriter(output, schema, compression="zstd", use_dictionary=_DICTIONARY_COLUMNS) as writer:
         pending: list[pa.Table] = []
         pending_rows = 0
         for table in tables:

@@ -230,7 +230,7 @@ def _commands(
         if fix is not None:
             commands.append((f"smon what-if {where} --fix {fix}", "what the step takes once that is fixed"))
         commands.append((f"smon analyze {where} --html report.html", "the whole report, with plots"))
-        commands.append((f"smon export {where} --format perfetto -o trace.pftrace", "the timelines"))
+        commands.append((f"smon export {where} --format perfetto --ideal -o trace.pftrace", "the timelines"))
     if state != "stuck" and (incomplete or report is None):
         commands.append((f"smon info {where}", "what is there, and what is missing"))
     return tuple(commands)

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
 
 import numpy as np
 import pyarrow as pa
@@ -22,6 +23,9 @@ from smon_rt.trace.kinds import FLAGS, KIND_NUMBERS
 from smon_rt.trace.rank_trace import RankTrace
 from smon_rt.trace.spans import Array, SpanColumns
 
+if TYPE_CHECKING:
+    from smon_rt.export.ideal import OpTable
+
 _COMPUTES = (KIND_NUMBERS["forward_compute"], KIND_NUMBERS["backward_compute"])
 _OF_A_CHUNK = (*_COMPUTES, KIND_NUMBERS["params_all_gather"], KIND_NUMBERS["grads_reduce_scatter"])
 _GC = KIND_NUMBERS["gc"]
@@ -31,6 +35,9 @@ _CODES[[KIND_NUMBERS[name] for name in KINDS]] = range(len(KINDS))
 # Spans that are no op of the step's graph: of an evaluation, recomputed inside a backward, or left by an exception.
 _NO_OP_FLAGS = FLAGS["forward_only"] | FLAGS["recomputed"] | FLAGS["aborted"]
 _MOST_NAMED_STEPS = 8
+_IDEAL_FIELDS = (pa.field("ideal_start_ts", pa.float64()), pa.field("ideal_duration", pa.float64()))
+#: With an ideal timeline; `smon analyze` reads the first columns alone.
+IDEAL_SCHEMA = pa.schema([*SCHEMA, *_IDEAL_FIELDS])
 
 
 @dataclass(eq=False)
@@ -103,8 +110,8 @@ class ArtifactExport:
         self._steps = self._complete_steps(job)
         self._say(job)
 
-    def write(self, output: BinaryIO) -> int:
-        """Writes the parquet; returns its rows."""
+    def write(self, output: BinaryIO, ideal: Mapping[tuple[int, int], OpTable] | None = None) -> int:
+        """Writes the parquet; returns its rows. `ideal`, the ops of workers without stragglers, adds two columns."""
         assert self._steps is not None
         steps = self._steps
         masks = {place: np.isin(worker.ops.step, steps) for place, worker in self.workers.items()}
@@ -112,10 +119,14 @@ class ArtifactExport:
         origin_ns = min(
             int(worker.start_ns[masks[place]].min()) for place, worker in self.workers.items() if masks[place].any()
         )
+        rows_of = ((worker, np.flatnonzero(masks[place])) for place, worker in self.workers.items())
+        if ideal is None:
+            return write_tables(output, (self._table(worker, rows, origin_ns) for worker, rows in rows_of))
         tables = (
-            self._table(worker, np.flatnonzero(masks[place]), origin_ns) for place, worker in self.workers.items()
+            _with_ideal(self._table(worker, rows, origin_ns), ideal.get((worker.dp_rank, worker.stage)), origin_ns)
+            for worker, rows in rows_of
         )
-        return write_tables(output, tables)
+        return write_tables(output, tables, schema=IDEAL_SCHEMA)
 
     def meta(self, job: JobTrace) -> str:
         """The job's record, as YAML."""
@@ -200,6 +211,42 @@ class ArtifactExport:
         self.left_out += [f"{count:,} spans {words}" for words, count in self._no_op_spans.items() if count]
         if self._member_ranks:
             self.left_out.append(f"{self._member_ranks:,} ranks whose worker has a lower rank (tp or cp members)")
+
+
+def _with_ideal(table: pa.Table, ideal: OpTable | None, origin_ns: int) -> pa.Table:
+    """Adds when each op would run without stragglers, in the seconds of `start_ts`; null where the replay lacks it.
+
+    The n-th op of a step, kind and microbatch is the n-th one there.
+    """
+    start_ns, end_ns = np.zeros(table.num_rows, np.int64), np.zeros(table.num_rows, np.int64)
+    lacks = np.ones(table.num_rows, np.bool_)
+    if ideal is not None:
+        names = table["optype"].to_pylist()
+        starts = table["start_ts"].to_numpy()
+        kinds = [KIND_NUMBERS[name.replace("-", "_")] for name in names]
+        microbatch = np.where(np.isin(kinds, _COMPUTES), table["mb_id"].to_numpy(), -1)
+        rows_of = _numbered(table["step"].to_numpy(), np.array(kinds, np.int64), microbatch, starts)
+        own = np.where(np.isin(ideal.kind, _COMPUTES), ideal.microbatch, -1)
+        for key, there in _numbered(ideal.step, ideal.kind, own, ideal.start_ns).items():
+            row = rows_of.get(key)
+            if row is not None:
+                start_ns[row], end_ns[row], lacks[row] = ideal.start_ns[there], ideal.end_ns[there], False
+    columns = ((start_ns - origin_ns) / 1e9, (end_ns - start_ns) / 1e9)
+    for field_, values in zip(_IDEAL_FIELDS, columns, strict=True):
+        table = table.append_column(field_, pa.array(values, mask=lacks))
+    return table
+
+
+def _numbered(step: Array, kind: Array, microbatch: Array, start: Array) -> dict[tuple[int, int, int, int], int]:
+    """The row of each op by step, kind, microbatch and its number among those that are alike, in order of start."""
+    seen: Counter[tuple[int, int, int]] = Counter()
+    rows: dict[tuple[int, int, int, int], int] = {}
+    for row in np.argsort(start, kind="stable").tolist():
+        key = (int(step[row]), int(kind[row]), int(microbatch[row]))
+        numbered = (*key, seen[key])
+        rows[numbered] = row
+        seen[key] += 1
+    return rows
 
 
 def _check_sizes(trace: RankTrace, sizes: dict[str, int]) -> None:

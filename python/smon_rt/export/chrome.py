@@ -34,9 +34,9 @@ def write_chrome(timelines: Iterable[RankTimeline], output: BinaryIO, *, about: 
 
 
 def _events(timeline: RankTimeline) -> Iterator[str]:
-    pid = timeline.rank
+    pid = timeline.process_number
     yield _metadata("process_name", pid, 0, {"name": timeline.title})
-    yield _metadata("process_sort_index", pid, 0, {"sort_index": pid})
+    yield _metadata("process_sort_index", pid, 0, {"sort_index": timeline.sort_index})
     for tid, lane in enumerate(timeline.lanes):
         yield _metadata("thread_name", pid, tid, {"name": lane.name})
         yield _metadata("thread_sort_index", pid, tid, {"sort_index": tid})

@@ -82,10 +82,10 @@ class _RankWriter:
 
     def __init__(self, timeline: RankTimeline) -> None:
         self._timeline = timeline
-        self._process_uuid = timeline.rank + 1 << 32
+        self._process_uuid = timeline.process_number + 1 << 32
         self._track_count = 0
         # TracePacket.trusted_packet_sequence_id: any number but 0.
-        self._sequence = _number(10, timeline.rank + 1)
+        self._sequence = _number(10, timeline.process_number + 1)
         self._tail = self._sequence + _number(13, _NEEDS_STATE)
         self._name_ids = {name: number for number, name in enumerate(timeline.names, start=1)}
         self._argument_ids = {name: number for number, name in enumerate(ARGUMENTS, start=1)}
@@ -110,8 +110,8 @@ class _RankWriter:
 
     def _process(self) -> bytes:
         """ProcessDescriptor. Ranks of several hosts may share a pid, so the rank takes its place, from 1."""
-        rank = self._timeline.rank
-        return _number(1, rank + 1) + _number(3, rank) + _text(6, self._timeline.title)
+        timeline = self._timeline
+        return _number(1, timeline.process_number + 1) + _number(3, timeline.sort_index) + _text(6, timeline.title)
 
     def _track(self, uuid: int, description: bytes) -> bytes:
         return self._packet(_bytes(60, _number(1, uuid) + description))

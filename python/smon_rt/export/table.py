@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import BinaryIO
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, BinaryIO
 
 import numpy as np
 import pyarrow as pa
@@ -13,6 +13,9 @@ from smon_rt._proto import trace_pb2
 from smon_rt.trace.kinds import TIME_SOURCE_NAMES, flag_names, kind_name, name_of
 from smon_rt.trace.rank_trace import RankTrace
 from smon_rt.trace.spans import Array
+
+if TYPE_CHECKING:
+    from smon_rt.export.ideal import OpTable
 
 _TEXTS = ("host", "kind", "name", "time_source", "flags", "communicator", "thread_name")
 _COLUMNS = (
@@ -25,11 +28,61 @@ _TYPES = dict.fromkeys(_TEXTS, pa.string()) | {"metric_value": pa.float64(), "st
 SCHEMA = pa.schema([(name, _TYPES.get(name, pa.int64())) for name in _COLUMNS])
 
 
-def write_csv(traces: Iterable[tuple[RankTrace, int]], output: BinaryIO) -> None:
-    """Writes each rank's spans, with what is to be added to its times. Device times of host spans are empty."""
-    with pa_csv.CSVWriter(output, SCHEMA) as writer:
+#: With an ideal timeline: which of the two a row belongs to.
+_TIMELINE = pa.field("timeline", pa.string())
+
+
+def write_csv(
+    traces: Iterable[tuple[RankTrace, int]], output: BinaryIO, ideal: Mapping[int, OpTable] | None = None
+) -> None:
+    """Writes each rank's spans, with what is to be added to its times. Device times of host spans are empty.
+
+    With `ideal`, the ops that some ranks would have without stragglers, a last column says which timeline a row is of.
+    """
+    if ideal is None:
+        with pa_csv.CSVWriter(output, SCHEMA) as writer:
+            for trace, offset_ns in traces:
+                writer.write_table(_table(trace, offset_ns))
+        return
+    with pa_csv.CSVWriter(output, SCHEMA.append(_TIMELINE)) as writer:
         for trace, offset_ns in traces:
-            writer.write_table(_table(trace, offset_ns))
+            writer.write_table(_of_timeline(_table(trace, offset_ns), "recorded"))
+            if trace.rank in ideal:
+                writer.write_table(_of_timeline(_op_table(ideal[trace.rank], trace.rank), "ideal"))
+
+
+def write_ops_csv(
+    timelines: Mapping[str, Mapping[tuple[int, int], OpTable]], ranks: Mapping[tuple[int, int], int], output: BinaryIO
+) -> None:
+    """Writes the ops of workers, timeline by timeline; what a parquet does not say stays empty."""
+    with pa_csv.CSVWriter(output, SCHEMA.append(_TIMELINE)) as writer:
+        for name, workers in timelines.items():
+            for place, ops in workers.items():
+                writer.write_table(_of_timeline(_op_table(ops, ranks[place]), name))
+
+
+def _of_timeline(table: pa.Table, name: str) -> pa.Table:
+    return table.append_column(_TIMELINE, pa.repeat(pa.scalar(name, pa.string()), table.num_rows))
+
+
+def _op_table(ops: OpTable, rank: int) -> pa.Table:
+    columns = {
+        "rank": np.full(len(ops), rank),
+        "dp_rank": ops.dp_rank,
+        "stage": ops.stage,
+        "step": ops.step,
+        "microbatch": ops.microbatch,
+        "chunk": ops.chunk,
+        "op_index": ops.seq_id,
+        "start_ns": ops.start_ns,
+        "duration_ns": ops.end_ns - ops.start_ns,
+    }
+    arrays = {name: pa.array(values, pa.int64()) for name, values in columns.items()}
+    arrays["kind"] = _looked_up(ops.kind, kind_name)
+    return pa.table(
+        [arrays.get(field.name, pa.nulls(len(ops), field.type)) for field in SCHEMA],
+        schema=SCHEMA,
+    )
 
 
 def _table(trace: RankTrace, offset_ns: int) -> pa.Table:

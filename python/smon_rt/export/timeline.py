@@ -59,13 +59,28 @@ class Counter:
 
 @dataclass(frozen=True)
 class RankTimeline:
-    """One rank: its lanes, track by track, and its metrics."""
+    """One rank: its lanes, track by track, and its metrics.
+
+    `process` is the number of its process in the file, `order` its place among them; -1: the rank.
+    """
 
     rank: int
     title: str
     names: list[str]
     lanes: list[Lane]
     counters: list[Counter]
+    process: int = -1
+    order: int = -1
+
+    @property
+    def process_number(self) -> int:
+        """A number of its own among the timelines of a file."""
+        return self.rank if self.process < 0 else self.process
+
+    @property
+    def sort_index(self) -> int:
+        """Viewers draw processes in this order."""
+        return self.rank if self.order < 0 else self.order
 
 
 def rank_timeline(trace: RankTrace, offset_ns: int) -> RankTimeline:
@@ -118,7 +133,7 @@ class _TimelineBuilder:
         if len(steps) == 0:
             return
         start_ns = steps.start_ns + self._offset_ns
-        for rows in _split_into_lanes(start_ns, start_ns + steps.duration_ns, np.arange(len(steps))):
+        for rows in split_into_lanes(start_ns, start_ns + steps.duration_ns, np.arange(len(steps))):
             yield Lane("steps", 0, self._step_slices(rows))
 
     def _step_slices(self, rows: list[tuple[int, int, int]]) -> Iterator[Slice]:
@@ -156,7 +171,7 @@ class _TimelineBuilder:
         self, name: str, order: int, rows: Array, start_ns: Array, duration_ns: Array, *, on_device: bool
     ) -> Iterator[Lane]:
         starts = start_ns[rows] + self._offset_ns
-        for lane in _split_into_lanes(starts, starts + duration_ns[rows], rows):
+        for lane in split_into_lanes(starts, starts + duration_ns[rows], rows):
             yield Lane(name, order, self._slices(lane, on_device))
 
     def _slices(self, rows: list[tuple[int, int, int]], on_device: bool) -> Iterator[Slice]:
@@ -219,7 +234,7 @@ class _TimelineBuilder:
         return counters
 
 
-def _split_into_lanes(starts: Array, ends: Array, rows: Array) -> list[list[tuple[int, int, int]]]:
+def split_into_lanes(starts: Array, ends: Array, rows: Array) -> list[list[tuple[int, int, int]]]:
     """(row, start, end) of each slice, in lanes: a slice goes to the first lane where it nests."""
     order = np.lexsort((-ends, starts))
     lanes: list[list[tuple[int, int, int]]] = []
