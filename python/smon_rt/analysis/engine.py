@@ -22,7 +22,7 @@ _NS_PER_S = 1e9
 class Source:
     """What a report was made from, kept by reference so that more can be asked of it.
 
-    Cost: the table of ops stays in memory as long as the report, 53 bytes an op of a parquet, 91 of recorded traces.
+    Cost: the table of ops stays in memory as long as the report, 53 bytes an op of a parquet, 78 of recorded traces.
     `dp_size` counts the dp ranks of the ops.
     """
 
@@ -66,6 +66,18 @@ def ask_engine(
     defaults = {"launch_delays": "none", "had_launch_delays": False} if rules == "reference" else {}
     try:
         return _analysis.what_if(trace.ops, sizes, [{**defaults, **each} for each in questions], progress, rules=rules)
+    except _analysis.AnalysisError as error:
+        raise TraceError(f"{shown(trace.path)}: {error}") from error
+
+
+def ideal_columns(trace: Trace) -> dict[str, bytes]:
+    """When each op would run without stragglers (`_analysis.ideal_timeline`). Raises TraceError."""
+    from smon_rt import _analysis
+    from smon_rt.analysis.input_file import shown
+
+    sizes, rules = about(trace)
+    try:
+        return _analysis.ideal_timeline(trace.ops, sizes, rules)
     except _analysis.AnalysisError as error:
         raise TraceError(f"{shown(trace.path)}: {error}") from error
 

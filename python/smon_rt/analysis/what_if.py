@@ -43,6 +43,7 @@ _MERGED_KINDS = {
 }
 _MOST_FIXES_COUNT = 1000
 _LABEL_WIDTH = 9
+_ROUNDING = 1e-9
 _SECONDS_PER_HOUR = 3600
 _HOURS_PER_DAY = 24
 
@@ -155,6 +156,11 @@ class _Outcome:
     throughput_ratio: float | None
     gpu_hours_per_day: float | None
     cost_per_day: float | None
+
+    @property
+    def is_nothing(self) -> bool:
+        """True where the step stays as it is, but for what adding up in another order does."""
+        return abs(self.gain_s) <= _ROUNDING * self.before_s
 
     @classmethod
     def of(cls, report: Report, gains: Sequence[float], steps: Sequence[int], dp: int, dp_after: int) -> _Outcome:
@@ -300,6 +306,8 @@ def _text(report: Report, question: str, outcome: _Outcome, dp: int, dp_after: i
 
 def _answer_line(outcome: _Outcome) -> str:
     change = f"{seconds_change(outcome.before_s, outcome.after_s)} a step"
+    if outcome.is_nothing:
+        return f"{change}: changes nothing"
     verb = "gives back" if outcome.gain_s >= 0 else "takes"
     more = "" if outcome.gain_s >= 0 else " more"
     interval = ""
@@ -323,6 +331,8 @@ def _replicas_line(outcome: _Outcome, dp: int, dp_after: int) -> str:
 def _worth_line(report: Report, outcome: _Outcome) -> str:
     if outcome.gpu_hours_per_day is None or outcome.cost_per_day is None:
         return "unknown"
+    if outcome.is_nothing:
+        return "nothing"
     options = report.source.options
     verb = "saved" if outcome.gpu_hours_per_day >= 0 else "more"
     return (

@@ -29,6 +29,15 @@ def write_json(reports: Sequence[Report], destination: str, *, as_list: bool) ->
 
 def json_schema() -> dict[str, Any]:
     """The JSON schema of one report."""
-    text = Path(__file__).with_name("report_schema.json").read_text(encoding="utf-8")
+    return _schema("report_schema.json")
+
+
+def answer_schema() -> dict[str, Any]:
+    """The JSON schema of one answer of `smon what-if`."""
+    return _schema("what_if_schema.json")
+
+
+def _schema(name: str) -> dict[str, Any]:
+    text = Path(__file__).with_name(name).read_text(encoding="utf-8")
     schema: dict[str, Any] = json.loads(text)
     return schema
