@@ -11,9 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from smon_rt.analysis.engine import about
-from smon_rt.analysis.input_file import shown
-from smon_rt.errors import TraceError
+from smon_rt.analysis.engine import ideal_columns
 from smon_rt.export.timeline import Argument, Lane, RankTimeline, Slice, split_into_lanes
 from smon_rt.kinds import KIND_NAMES
 from smon_rt.trace.kinds import KIND_NUMBERS
@@ -85,13 +83,7 @@ def ideal_ops(trace: Trace) -> OpTable:
 
     Raises TraceError for ops that cannot be analysed.
     """
-    from smon_rt import _analysis
-
-    sizes, rules = about(trace)
-    try:
-        columns = _analysis.ideal_timeline(trace.ops, sizes, rules)
-    except _analysis.AnalysisError as error:
-        raise TraceError(f"{shown(trace.path)}: {error}") from error
+    columns = ideal_columns(trace)
     table = OpTable(*(_values(columns[name], _TYPES.get(name, "int32")) for name in _COLUMNS))
     # Where clocks of hosts disagree a usual transfer may take less than no time.
     table = dataclasses.replace(table, end_ns=np.maximum(table.start_ns, table.end_ns))
