@@ -15,6 +15,7 @@ from smon_rt.analysis.stage_split import better_splits, fit_stages, moved_words
 from smon_rt.cli import run
 from smon_rt.errors import QuestionError
 from smon_rt.synth import JobSpec, SyntheticJob, make_job, parse_plant
+from smon_rt.synth.durations import FloatArray
 from smon_rt.synth.job import replay
 
 SPEC = JobSpec(dp=4, pp=4, microbatches=8, steps=12, noise=0.02, seed=3)
@@ -97,9 +98,9 @@ def test_dealing_sequences_anew_gives_back_what_an_ideal_deal_does(tmp_path: Pat
     assert advice.gain_s_per_step == pytest.approx(gain, rel=0.05)
 
 
-def dealt_longest_first(job: SyntheticJob) -> np.ndarray[Any, np.dtype[np.float64]]:
+def dealt_longest_first(job: SyntheticJob) -> FloatArray:
     """Durations with the microbatches of each step dealt to the dp ranks, longest first."""
-    durations = job.durations_ns.copy()
+    durations: FloatArray = job.durations_ns.copy()
     count, dp = job.spec.microbatches, job.spec.dp
     rows = {(op.kind, op.stage, op.microbatch): op.row for op in job.program.ops if op.kind in PASSES}
     for step in range(job.spec.steps):

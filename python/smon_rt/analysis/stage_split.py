@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
 
-_MOST_MOVES_COUNT = 32
+#: Each is a replay of the job.
+_MOST_MOVES_COUNT = 16
 
 
 @dataclass(frozen=True, slots=True)
