@@ -33,7 +33,8 @@ _LABEL_WIDTH = 9
 class Look:
     """One job. `state`: finished, live, stuck, killed, unfinished; trace where a file says nothing of that.
 
-    `silent_s` is how long no rank of a live job has finished anything. `reason` says why there is no report.
+    `silent_s` is how long no rank of a live job has finished anything, `memory_steps` are the steps that the ranks on
+    this node are in. `reason` says why there is no report.
     """
 
     paths: tuple[str, ...]
@@ -44,6 +45,7 @@ class Look:
     silent_s: float | None
     is_incomplete: bool
     commands: tuple[tuple[str, str], ...]
+    memory_steps: tuple[int, ...] = ()
 
     @property
     def is_bad_input(self) -> bool:
@@ -54,7 +56,7 @@ class Look:
         """The verdict, what it is about, and what to run next: a label, then words."""
         lines = [] if self.report is None else self.report.verdict.text.splitlines()
         if self.state == "stuck":
-            lines.insert(0, _line("stuck", _stuck_words(self.silent_s or 0.0)))
+            lines.insert(0, _line("stuck", _stuck_words(self.silent_s or 0.0, self.memory_steps)))
         elif self.reason is not None:
             lines.insert(0, _line("nothing", f"to analyse{' yet' if self.state == 'live' else ''}: {self.reason}"))
         lines.append(_line("found", self.found))
@@ -71,6 +73,7 @@ class Look:
             "state": self.state,
             "found": self.found,
             "silent_s": self.silent_s,
+            "memory_steps": list(self.memory_steps),
             "reason": self.reason,
             "next": [command for command, _ in self.commands],
             "report": None if self.report is None else self.report.to_dict(),
@@ -99,9 +102,10 @@ def look(
     except TraceError as error:
         reason = " ".join(str(error).split())
     if report is not None and not report.fidelity.is_live and not report.fidelity.unfinished:
-        state, silent_s = "finished", None
+        life = _Life("finished")
     else:
-        state, silent_s = _state(reader)
+        life = _life_of(reader)
+    state = life.state
     incomplete = report is None or is_incomplete(report)
     return Look(
         paths=tuple(paths),
@@ -109,7 +113,8 @@ def look(
         found=_run_words(reader, state),
         report=report,
         reason=reason,
-        silent_s=silent_s,
+        silent_s=life.silent_s,
+        memory_steps=life.memory_steps,
         is_incomplete=incomplete and state not in ("live", "stuck"),
         commands=_commands([*paths, *_chosen(run_id, attempt)], report, state, incomplete),
     )
@@ -162,25 +167,38 @@ def _run_words(reader: JobReader, state: str) -> str:
     return words
 
 
-def _state(reader: JobReader) -> tuple[str, float | None]:
+@dataclass(frozen=True)
+class _Life:
+    """How a job is; see `Look`."""
+
+    state: str
+    silent_s: float | None = None
+    memory_steps: tuple[int, ...] = ()
+
+
+def _life_of(reader: JobReader) -> _Life:
     """How an unfinished job is, and for how long none of its ranks has finished a step or a span, if it still runs."""
     from smon_rt.trace.summary import state_of
 
     last_ns, longest_step_ns = 0, 0
     states: set[str] = set()
+    steps: set[int] = set()
     for trace in reader:
         state = state_of(trace)
         states.add("recording" if state == "open" and _has_fresh_snapshot(trace) else state)
         last_ns = max(last_ns, _last_sign_ns(trace))
         if len(trace.steps):
             longest_step_ns = max(longest_step_ns, int(trace.steps.duration_ns.max()))
+        if trace.arena is not None and trace.arena.is_alive:
+            steps.add(trace.arena.step)
     if "recording" in states:
         silent_s = max(time.time_ns() - last_ns, 0) / _NS_PER_S if last_ns else None
         limit_s = max(_STUCK_AFTER_S, _STUCK_AFTER_STEPS * longest_step_ns / _NS_PER_S)
-        return "stuck" if silent_s is not None and silent_s > limit_s else "live", silent_s
+        is_stuck = silent_s is not None and silent_s > limit_s
+        return _Life("stuck" if is_stuck else "live", silent_s, tuple(sorted(steps)))
     if "killed" in states:
-        return "killed", None
-    return ("finished" if states == {"closed"} else "unfinished"), None
+        return _Life("killed")
+    return _Life("finished" if states == {"closed"} else "unfinished")
 
 
 def _last_sign_ns(trace: RankTrace) -> int:
@@ -208,12 +226,15 @@ def _has_fresh_snapshot(trace: RankTrace) -> bool:
     return False
 
 
-def _stuck_words(silent_s: float) -> str:
+def _stuck_words(silent_s: float, steps: Sequence[int]) -> str:
     from smon_rt.analysis.units import seconds
 
+    where = ""
+    if steps:
+        where = f" in step {steps[0]}" if len(steps) == 1 else f" in steps {steps[0]} to {steps[-1]}"
     return (
-        f"looks stuck: no rank has finished a step or a span for {seconds(silent_s)}, and the processes still run;"
-        " a long evaluation or checkpoint looks the same"
+        f"looks stuck: no rank has finished a step or a span for {seconds(silent_s)}, and the processes"
+        f" still run{where}; a long evaluation or checkpoint looks the same"
     )
 
 
