@@ -56,7 +56,7 @@ def _report(report: Report, number: int) -> Iterator[str]:
     layout = f"dp {job.dp} · pp {job.pp} · tp {job.tp} · cp {job.cp} · vpp {job.vpp}"
     size = f"{counted(job.world, 'rank')}, {counted(report.step_count, 'step')}"
     grid = Grid.of(report)
-    sections = (
+    sections: Sequence[tuple[str, str, str]] = (
         ("causes", "Causes", cause_section(report)),
         ("advice", "What a change would bring", advice_section(report)),
         ("workers", "Workers", heatmap(report, grid) + peers_section(report) + machine_section(report)),
@@ -69,6 +69,7 @@ def _report(report: Report, number: int) -> Iterator[str]:
     yield f"<section class='report' id='report-{number}' aria-labelledby='name-{number}'>\n"
     yield f"<header><h1 id='name-{number}'>{safe(job.name)}</h1>\n<p class='muted'>{layout} ({size}) · "
     yield f"{safe(report.path)}</p></header>\n{answers(report)}"
+    sections = [section for section in sections if section[2]]
     links = "".join(f"<a href='#{name}-{number}'>{title}</a>" for name, title, _ in sections)
     yield f"<nav aria-label='Sections of this report'>{links}</nav>\n"
     for name, title, body in sections:

@@ -30,9 +30,7 @@ def answers(report: Report) -> str:
     lines = dict(_label_and_words(line) for line in report.verdict.text.splitlines())
     cause = named_cause(report)
     headline = lines.pop("slowdown", "")
-    badge = (
-        "<span class='badge'>▲ loses time</span>" if lost else "<span class='badge'>✓ no straggler worth fixing</span>"
-    )
+    badge = "<span class='badge'>▲ loses time</span>" if lost else "<span class='badge'>✓ fine</span>"
     top = [(label, lines.pop(label)) for label in ("cause", "gain", "cost") if label in lines]
     cards = [
         _card("What do I do?", safe(lines.pop("action", "")), _advice_line(report)),

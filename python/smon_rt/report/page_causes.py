@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from smon_rt.analysis.causes import Cause
 from smon_rt.analysis.report import Report
 from smon_rt.analysis.units import is_finite, percent, ratio, seconds, seconds_range
@@ -20,6 +22,8 @@ _RATIO_WORDS = {
 }
 #: A cause that gives back less than this part of the recorded step stays in the table without a line of its history.
 _LEAST_TOLD_PART = 0.01
+#: Causes that give back (or cost) less than this part of it share one line.
+_LEAST_SHOWN_PART = 0.001
 
 
 def loss_words(report: Report) -> str:
@@ -55,7 +59,7 @@ def loss_bar(report: Report) -> str:
     words = {"ideal": "ideal step", "stragglers": "stragglers", "delays": "launch delays"}
     legend = "".join(
         f"<li><span class='swatch {name}' aria-hidden='true'></span>{words[name]} {seconds(part)}, "
-        f"{percent(part / total)}</li>"
+        f"{100 * part / total:.0f} %</li>"
         for name, part in parts
     )
     return (
@@ -69,7 +73,9 @@ def cause_section(report: Report) -> str:
     named = named_cause(report)
     ends = [end for cause in report.causes for end in (cause.gain_s_per_step, cause.high) if is_finite(end)]
     largest = max([0.0, *(end for end in ends if end is not None)])
-    rows = "".join(_row(report, cause, cause is named, largest) for cause in report.causes)
+    least_s = _LEAST_SHOWN_PART * report.mean_step_time_s.base
+    small = [cause for cause in report.causes if cause is not named and abs(cause.gain_s_per_step) < least_s]
+    rows = "".join(_row(report, cause, cause is named, largest) for cause in report.causes if cause not in small)
     columns = (
         "cause",
         "where",
@@ -86,7 +92,7 @@ def cause_section(report: Report) -> str:
         f"<thead role='rowgroup'><tr role='row'>{head}</tr></thead>\n<tbody role='rowgroup'>\n{rows}</tbody></table>\n"
         "<p class='muted'>Seconds are per step and simulated: the job once more, without this cause alone. Shares "
         "overlap and need not sum to 100 %; one above 100 % says that the repaired place would be faster than "
-        "its peers' mean. “Shows”: the step gains at least half of the mean gain.</p>\n"
+        "its peers' mean. “Shows”: the step gains at least half of the mean gain.</p>\n" + _small_line(small)
     )
 
 
@@ -102,7 +108,7 @@ def advice_section(report: Report) -> str:
         for item in report.advice
     )
     if not rows:
-        return "<p class='muted'>Nothing beyond the action above.</p>\n"
+        return ""
     columns = ("change", "how", "would give back", "range")
     return table_html(Table("Changes and their gain", columns, rows, "Seconds are per step.", frozenset({"how"})))
 
@@ -112,7 +118,7 @@ def _row(report: Report, cause: Cause, is_named: bool, largest: float) -> str:
     has_interval = is_finite(cause.low) and is_finite(cause.high) and largest > 0
     interval = (float(cause.low or 0) / largest, float(cause.high or 0) / largest) if has_interval else None
     drawn = bar(gain / largest if largest > 0 and is_finite(gain) else 0.0, interval)
-    name = safe(CAUSE_WORDS.get(cause.cause, cause.cause.replace("_", " ")))
+    name = safe(_name(cause))
     mark = " <span class='badge'>named</span>" if is_named else ""
     place = safe(place_words(report, cause).removeprefix("no single one: it concerns "))
     evidence = _evidence(cause)
@@ -130,6 +136,17 @@ def _row(report: Report, cause: Cause, is_named: bool, largest: float) -> str:
     )
     head = f"<th scope='row' role='rowheader'>{name}{mark}</th>"
     return f"<tr role='row'{' class=named' if is_named else ''}>{head}{texts}</tr>\n"
+
+
+def _small_line(small: Sequence[Cause]) -> str:
+    if not small:
+        return ""
+    names = ", ".join(dict.fromkeys(_name(cause) for cause in small))
+    return f"<p>Less than {percent(_LEAST_SHOWN_PART, 1)} of a step, or nothing at all: {safe(names)}.</p>\n"
+
+
+def _name(cause: Cause) -> str:
+    return CAUSE_WORDS.get(cause.cause, cause.cause.replace("_", " "))
 
 
 def _since(report: Report, cause: Cause) -> str:

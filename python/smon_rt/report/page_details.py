@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from statistics import median
 
-from smon_rt.analysis.report import Report
+from smon_rt.analysis.report import Report, worker_key
 from smon_rt.analysis.units import counted, finite_or_none, is_finite, percent, ratio, seconds, seconds_range
 from smon_rt.analysis.verdict_text import CAUSE_WORDS
 from smon_rt.report.page_answers import named_cause, place_words
@@ -88,7 +89,7 @@ def machine_section(report: Report) -> str:
         note = "A worker stands at the host of its lowest rank." + _of_all(len(rows), len(hosts), "hosts")
         columns = ("host", "workers", "slowest worker", "which", "median")
         parts.append(table_html(Table("By machine", columns, rows, note, frozenset({"which"}))))
-    parts.append(table_html(worker_table(report)))
+    parts.append(table_html(_with_hosts(worker_table(report), report)))
     return "".join(parts)
 
 
@@ -172,6 +173,20 @@ def terms_section() -> str:
 
 
 _COMPUTES = ("forward_compute", "backward_compute")
+
+
+def _with_hosts(table: Table, report: Report) -> Table:
+    """The table of workers with the machine of each, where the trace says any."""
+    if not report.worker_host:
+        return table
+    column = table.columns.index("stage") + 1
+    hosts = [report.worker_host.get(worker_key(int(row[1]), int(row[2])), "not recorded") for row in table.rows]
+    return replace(
+        table,
+        columns=(*table.columns[:column], "host", *table.columns[column:]),
+        rows=tuple((*row[:column], host, *row[column:]) for row, host in zip(table.rows, hosts, strict=True)),
+        text_columns=table.text_columns | {"host"},
+    )
 
 
 def _dropped(report: Report) -> str:

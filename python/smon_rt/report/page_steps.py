@@ -142,7 +142,7 @@ def _curve(report: Report) -> str:
     label = f"Step time of {counted(len(steps), 'step')}: " + ", ".join(
         f"{words} {seconds(getattr(means, name))}" for name, words in _SERIES
     )
-    ends = [steps[0], steps[len(steps) // 2], steps[-1]] if len(steps) > 2 else [steps[0], steps[-1]]
+    ends = [steps[0], steps[len(steps) // 2], steps[-1]] if len(steps) > 2 else steps
     x_labels = "".join(f"<span>{'step ' if index == 0 else ''}{safe(step)}</span>" for index, step in enumerate(ends))
     binned = f"<p class='muted'>Each point is the mean of {width:,} steps.</p>\n" if width > 1 else ""
     return (
@@ -170,6 +170,6 @@ def _path(values: Sequence[float | None], top: float) -> str:
         if value is not None:
             x, y = (index + 0.5) * 1000 / count, 100 - 100 * value / top
             is_lone = not is_open and (index + 1 == count or values[index + 1] is None)
-            parts.append(f"{'L' if is_open else 'M'}{x:.1f} {y:.2f}" + ("h6" if is_lone else ""))
+            parts.append(f"M{x - 10:.1f} {y:.2f}h20" if is_lone else f"{'L' if is_open else 'M'}{x:.1f} {y:.2f}")
         is_open = value is not None
     return "".join(parts)
