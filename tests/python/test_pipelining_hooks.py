@@ -81,6 +81,15 @@ with recorded("eval"):
     if hasattr(schedule, "eval"):
         with torch.no_grad(): schedule.eval(x, target=y)
     step(schedule)
+from smon_rt.integrations import pipelining
+def gone(*args, **kwargs): raise LookupError("gone")
+for name in ("_enter", "_leave", "_say_layout", "_loss_follows"):
+    function = getattr(pipelining, name)
+    with recorded("guard" + name):
+        setattr(pipelining, name, gone)
+        step(make())
+        setattr(pipelining, name, function)
+        pipelining._leave()
 broken = {"forward": make(module=FailsLater(4, 4)), "loss": make(fails_in_loss), "backward": make(fails_in_backward)}
 for name, schedule in broken.items():
     with recorded(f"error_{name}"):
@@ -148,6 +157,13 @@ def test_an_exception_passes_and_its_span_is_aborted(scenarios: Path, where: str
         before = 1  # older versions call no loss for shapes
     assert aborted == [False] * before + [True] + [False] * 4
     assert trace.losses.stale_tokens == trace.losses.foreign_tokens == 0
+
+
+@pytest.mark.parametrize("name", ["_enter", "_leave", "_say_layout", "_loss_follows"])
+def test_no_function_of_ours_that_raises_is_seen_by_a_schedule(scenarios: Path, name: str) -> None:
+    """They raised in the scenario, and it went on."""
+    trace = trace_of(scenarios / f"guard{name}")
+    assert count_of(trace, "forward_compute") > 0
 
 
 def test_detaching_puts_every_name_back(job: RecordedJob) -> None:

@@ -148,14 +148,20 @@ def _step(original: Method) -> Method:
     def step(self: Any, *args: Any, **kwargs: Any) -> Any:
         if _running.schedule is not None:  # of a class that calls another's step
             return original(self, *args, **kwargs)
-        _enter(self)
+        try:
+            _enter(self)
+        except Exception as error:
+            state.failed("pipelining", error)
         try:
             if _running.is_eval:
                 with native.span(_EVAL, flags=FORWARD_ONLY), collectives.override(_NOT_OF_MICROBATCHES):
                     return original(self, *args, **kwargs)
             return original(self, *args, **kwargs)
         finally:
-            _leave()
+            try:
+                _leave()
+            except Exception as error:
+                state.failed("pipelining", error)
 
     return step
 
