@@ -210,6 +210,24 @@ def test_only_the_steps_that_are_asked_for_count(trace: str, capsys: pytest.Capt
     assert one["before_s_per_step"] != every["before_s_per_step"]
 
 
+def test_missing_ranks_are_said_and_exit_code_3(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    job_with("worker=1,0:1.6", missing_ranks=(5,)).write(tmp_path / "traces")
+    assert run(["what-if", str(tmp_path / "traces"), "--fix", "worker=1,0"]) == 3
+    assert "1 of 12 ranks is missing: what they did is not known" in capsys.readouterr().out
+    missing = [key for key, rank in analyze(tmp_path / "traces").worker_rank.items() if rank < 0]
+    assert run(["what-if", str(tmp_path / "traces"), "--fix", f"worker={missing[0]}"]) == 2
+    assert "was not recorded: nothing is known of its speed" in capsys.readouterr().err
+
+
+def test_the_trace_is_never_written_over(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    job_with().write(tmp_path / "job.parquet")
+    path, before = str(tmp_path / "job.parquet"), (tmp_path / "job.parquet").read_bytes()
+    for output in (path, str(tmp_path / "job.yaml"), str(tmp_path)):
+        assert run(["what-if", path, "--fix", "stage=0", "--json", output]) == 2
+        assert capsys.readouterr().err.count("\n") == 1
+    assert (tmp_path / "job.parquet").read_bytes() == before
+
+
 def test_every_key_of_an_answer_is_in_the_page(trace: str) -> None:
     text = (Path(__file__).parents[2] / "docs" / "what_if.md").read_text(encoding="utf-8")
     answer = analyze(trace).what_if(["worker=1,0"])

@@ -118,6 +118,7 @@ def answer(report: Report, fix: Sequence[str], drop_slowest_dp: int, scale_dp: f
         *combined.assumed,
         *_assumed_of_replicas(report, dropped, raw["dp_count"], raw["draw_count"], dp),
         _assumed_of_delays(report, parts),
+        *_assumed_of_missing(report),
     )
     return Answer(
         question=question,
@@ -290,6 +291,17 @@ def _assumed_of_delays(report: Report, parts: dict[str, Any]) -> str:
     if report.source.trace.recording is None:
         return "launch delays count neither before nor after: in such traces they are partly waits"
     return "launch delays stay as recorded"
+
+
+def _assumed_of_missing(report: Report) -> tuple[str, ...]:
+    missing = len(report.fidelity.missing_ranks)
+    assumed = []
+    if missing:
+        verb = "is" if missing == 1 else "are"
+        assumed.append(f"{missing:,} of {counted(report.job.world, 'rank')} {verb} missing: what they did is not known")
+    if report.fidelity.unfinished:
+        assumed.append("some ranks were cut short: see `smon analyze`")
+    return tuple(assumed)
 
 
 def _text(report: Report, question: str, outcome: _Outcome, dp: int, dp_after: int, assumed: Sequence[str]) -> str:

@@ -109,7 +109,7 @@ def command(
     stream = sys.stderr if json_path == "-" else sys.stdout
     jobs = jobs_of(paths)
     names = [name for job in jobs for name in job]
-    _refuse_outputs(names, meta, json_path, html_path)
+    refuse_outputs(names, meta, json_path, html_path)
     reports: list[Report] = []
     failed = False
     for job in jobs:
@@ -148,7 +148,7 @@ def command(
     return EXIT_INCOMPLETE if any(is_incomplete(report) for report in reports) else 0
 
 
-def _refuse_outputs(names: list[str], meta: str | None, json_path: str | None, html_path: str | None) -> None:
+def refuse_outputs(names: list[str], meta: str | None, json_path: str | None, html_path: str | None) -> None:
     """Refuses outputs that would replace what is read, or each other, or cannot be written, before any work is done."""
     from smon_rt.report.output_file import refuse_unwritable
 

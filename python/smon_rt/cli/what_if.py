@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import TYPE_CHECKING
 
 import click
 
-from smon_rt.cli.analyze import checked_by
+from smon_rt.cli.analyze import checked_by, refuse_outputs
 from smon_rt.cli.arguments import layout_sizes, run_options, step_range
+from smon_rt.cli.jobs import EXIT_INCOMPLETE, is_incomplete, progress_bar
 
 if TYPE_CHECKING:
     from smon_rt.analysis.what_if import Answer
@@ -69,7 +71,7 @@ def command(
     """Say what the step of a job would take if all of this held at once.
 
     PATH is what `smon analyze` takes, of one job. Fixes, dropped replicas and more replicas combine into one simulated
-    job, so what they give back together is said, not a sum.
+    job, so what they give back together is said, not a sum. Exits with 3 when ranks are missing or were cut short.
 
     \b
     What can be fixed:
@@ -80,35 +82,31 @@ def command(
 
     Example: smon what-if traces --fix worker=0,0 --drop-slowest-dp 1
     """
-    from smon_rt.analysis import analyze
-
-    _refuse_output(json_path)
-    # Refused before the work, like any bad option; what depends on the job is refused after it was read.
-    if not fixes and drop_slowest_dp == 0 and scale_dp == 1:
-        raise click.UsageError("nothing is asked: give --fix, --drop-slowest-dp or --scale-dp")
-    report = analyze(
-        list(paths),
-        meta=meta,
-        steps=steps,
-        run_id=run_id,
-        attempt=attempt,
-        layout=layout,
-        gpu_hour_price=gpu_hour_price,
-        currency=currency,
-    )
-    answer = report.what_if(fixes, drop_slowest_dp=drop_slowest_dp, scale_dp=scale_dp)
-    _print(answer, quiet=quiet, to_stderr=json_path == "-")
-    _write_json(answer, json_path)
-    return 0
-
-
-def _refuse_output(json_path: str | None) -> None:
-    from smon_rt.report.output_file import refuse_unwritable
+    from smon_rt.analysis import analyze, expand
 
     if json_path == "":
         raise click.BadParameter("name a file to write", param_hint="--json")
-    if json_path not in (None, "-"):
-        refuse_unwritable(json_path)
+    # Refused before the work, like any bad option; what depends on the job is refused after it was read.
+    if not fixes and drop_slowest_dp == 0 and scale_dp == 1:
+        raise click.UsageError("nothing is asked: give --fix, --drop-slowest-dp or --scale-dp")
+    names = [os.fsdecode(name) for path in paths for name in expand(path)]
+    refuse_outputs(names, meta, json_path, None)
+    with progress_bar(names, quiet) as progress:
+        report = analyze(
+            names,
+            meta=meta,
+            steps=steps,
+            run_id=run_id,
+            attempt=attempt,
+            layout=layout,
+            progress=progress,
+            gpu_hour_price=gpu_hour_price,
+            currency=currency,
+        )
+    answer = report.what_if(fixes, drop_slowest_dp=drop_slowest_dp, scale_dp=scale_dp)
+    _print(answer, quiet=quiet, to_stderr=json_path == "-")
+    _write_json(answer, json_path)
+    return EXIT_INCOMPLETE if is_incomplete(report) else 0
 
 
 def _print(answer: Answer, *, quiet: bool, to_stderr: bool) -> None:
