@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import doctest
+import os
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -251,6 +253,40 @@ def test_the_layout_and_versions_are_in_the_header(job: RecordedJob) -> None:
     assert identity.versions["torch"] == "2.15.0"
     assert identity.versions["smon_rt"] == smon_rt.__version__
     assert [hook.name for hook in identity.hooks if hook.installed] == ["layout.megatron"]
+
+
+@pytest.mark.parametrize(
+    ("cuda", "found"),
+    [
+        ("is_initialized=lambda: True, uuid='7f3a'", "GPU-7f3a"),
+        ("is_initialized=lambda: True, uuid='GPU-7f3a'", "GPU-7f3a"),
+        # Asking would make the process use one.
+        ("is_initialized=lambda: False, uuid='7f3a'", ""),
+        ("is_initialized=lambda: True", ""),
+    ],
+    ids=["bare", "whole", "not_used", "older_torch"],
+)
+def test_host_and_gpu_are_in_the_header(job: RecordedJob, cuda: str, found: str) -> None:
+    job.run(
+        f"""
+        import types
+        torch = types.ModuleType("torch"); torch.__version__ = "2.15.0"
+        known = types.SimpleNamespace({cuda})
+        torch.cuda = types.SimpleNamespace(
+            is_initialized=known.is_initialized, current_device=lambda: 3,
+            get_device_properties=lambda device: known if device == 3 else None,
+        )
+        sys.modules["torch"] = torch
+        assert smon_rt.start(DIR)
+        with smon_rt.step(0): pass
+        smon_rt.stop(closing_line=False)
+        """
+    )
+    identity = job.trace().identity
+    assert identity.gpu_uuid == found
+    assert identity.host == os.uname().nodename
+    assert identity.boot_id == Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    assert identity.time_namespace == Path("/proc/self/ns/time").stat().st_ino
 
 
 def test_a_job_whose_frameworks_fail_still_records(job: RecordedJob) -> None:
