@@ -217,3 +217,41 @@ def test_a_terminal_keeps_to_its_width(tmp_path: Path, capsys: pytest.CaptureFix
     shown = [re.sub(r"\x1b\[[0-9;]*m", "", line) for line in stream.getvalue().splitlines()]
     assert len(shown) > 10
     assert max(map(len, shown)) <= 80
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        (),
+        ("analyze", "--quiet"),
+        ("what-if", "--fix", "worker=1,0"),
+        ("info",),
+        ("export", "--format", "csv", "-o", "/dev/null"),
+    ],
+    ids=lambda command: command[0] if command else "PATH",
+)
+def test_every_command_takes_several_paths_and_quoted_globs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], command: tuple[str, ...]
+) -> None:
+    record(tmp_path / "node0")
+    (tmp_path / "node1").mkdir()
+    for path in sorted((tmp_path / "node0").iterdir())[2:]:
+        shutil.move(path, tmp_path / "node1")
+    name, *more = command or ("",)
+    first = [name] if name else []
+    assert smon(capsys, *first, tmp_path / "node0", *more)[0] == 3
+    assert smon(capsys, *first, tmp_path / "node0", tmp_path / "node1", *more)[0] == 0
+    assert smon(capsys, *first, f"{tmp_path}/node*", *more)[0] == 0
+
+
+@pytest.mark.parametrize("first", [(), ("diff",)], ids=["PATH", "diff"])
+def test_what_is_read_is_never_written_over(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], first: tuple[str, ...]
+) -> None:
+    make_job(SLOW).write(tmp_path / "a.parquet")
+    before = (tmp_path / "a.parquet").read_bytes()
+    paths = [tmp_path / "a.parquet"] * (1 + len(first))
+    for output in (tmp_path / "a.parquet", tmp_path / "a.yaml", tmp_path / "no" / "such.json", tmp_path):
+        code, out, err = smon(capsys, *first, *paths, "--json", output)
+        assert (code, out, err.count("\n")) == (2, "", 1)
+    assert (tmp_path / "a.parquet").read_bytes() == before

@@ -35,11 +35,12 @@ def command(a: str, b: str, json_path: str | None, steps: range | None, quiet: b
     A and B are what `smon analyze` takes: a directory of .smon files, a parquet, or a quoted glob where a job's files
     lie on several nodes. Exits with 3 when ranks are missing or were cut short in one of them.
     """
+    from smon_rt.analysis import expand
     from smon_rt.analysis.diff import compare
-    from smon_rt.report.output_file import refuse_unwritable, write_atomically
+    from smon_rt.cli.analyze import refuse_outputs
+    from smon_rt.report.output_file import write_atomically
 
-    if json_path not in (None, "-"):
-        refuse_unwritable(json_path)
+    refuse_outputs([str(name) for path in (a, b) for name in expand(path)], None, json_path, None)
     sides = [_side(path, steps, quiet) for path in (a, b)]
     (before, facts_before), (after, facts_after) = sides
     diff = compare(before, after, facts_before, facts_after)

@@ -61,13 +61,12 @@ def command(
     with 2 where nothing can be read, with 3 when ranks are missing or were cut short.
     """
     from smon_rt.analysis import analyze, is_recorded
+    from smon_rt.cli.analyze import refuse_outputs
     from smon_rt.cli.looking import look, runs_below
-    from smon_rt.report.output_file import refuse_unwritable
 
     stream = sys.stderr if json_path == "-" else sys.stdout
-    if json_path not in (None, "-"):
-        refuse_unwritable(json_path)
     jobs = jobs_of(paths)
+    refuse_outputs([name for job in jobs for name in job], meta, json_path, None)
     runs = runs_below(jobs[0][0]) if len(jobs) == 1 and len(jobs[0]) == 1 and os.path.isdir(jobs[0][0]) else []  # noqa: PTH112
     if len(runs) > 1:
         _list_runs(jobs[0][0], runs, json_path, stream)
