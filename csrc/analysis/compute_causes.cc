@@ -221,6 +221,8 @@ class ComputeCauses {
   void add_ratios(CauseRemoval& removal, FactorOf factor_of) const {
     if (!factors_.ops(0).empty()) removal.detail.emplace_back("forward_compute_ratio", factor_of(0));
     if (!factors_.ops(1).empty()) removal.detail.emplace_back("backward_compute_ratio", factor_of(1));
+    const double optimizer = factor_of(ComputeFactors::kOptimizerPass);
+    if (optimizer > 1) removal.detail.emplace_back("optimizer_ratio", optimizer);
   }
 
   CauseRemoval of_microbatches(const char* cause) const {
@@ -303,7 +305,7 @@ Scenario without_noise(const WhatIf& what_if, const ComputeFactors& factors, boo
   const bool keeps_microbatches = factors.evidence().is_sequence_length();
   JobEdit edit(what_if, has_launch_delays);
   const OpTiming& timing = what_if.timing();
-  for (std::size_t pass = 0; pass < ComputeFactors::kPassCount; ++pass) {
+  for (std::size_t pass = 0; pass < ComputeFactors::kOptimizerPass; ++pass) {
     for (std::size_t i = 0; i < factors.ops(pass).size(); ++i) {
       const OpIndex op = factors.ops(pass)[i];
       const double* microbatches = keeps_microbatches ? factors.microbatch(pass, i) : nullptr;

@@ -36,8 +36,8 @@ Scenario without_noise(const WhatIf& what_if, const ComputeFactors& factors, boo
 /// never several as one. With one dp rank a worker and its stage are the same ops: the last stage is a stage, since it
 /// computes the loss, any other a worker.
 ///
-/// Detail: of worker and stage `forward_compute_ratio` and `backward_compute_ratio`; of sequence_length and noise
-/// `correlation` and `forward_cv` of the microbatches.
+/// Detail: of worker and stage `forward_compute_ratio` and `backward_compute_ratio`, of a worker whose optimizer is
+/// slow `optimizer_ratio`; of sequence_length and noise `correlation` and `forward_cv` of the microbatches.
 std::vector<CauseRemoval> compute_causes(const WhatIf& what_if, const ComputeFactors& factors, const CauseBasis& basis,
                                          ReplayCounter& counter);
 

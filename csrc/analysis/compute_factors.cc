@@ -91,9 +91,10 @@ ComputeFactors::ComputeFactors(const WhatIf& what_if)
     collect(what_if, i);
     Pass& pass = passes_[i];
     take_medians(what_if, pass);
-    // A combined pass is of two microbatches at once, so of neither.
-    if (kKinds[i] != Kind::kForwardBackwardCombined) take_microbatches(what_if, pass);
+    // A combined pass is of two microbatches at once, so of neither; an optimizer of none.
+    if (i < 2) take_microbatches(what_if, pass);
     split_cells(pass);
+    if (i == kOptimizerPass) keep_slow_optimizers(pass);
   }
   weigh_evidence();
 }
@@ -269,8 +270,13 @@ void ComputeFactors::compare_places(Pass& pass, const std::vector<double>& share
 }
 
 bool ComputeFactors::is_recorded(std::size_t dp_rank, std::size_t stage) const {
-  return std::any_of(passes_.begin(), passes_.end(),
+  return std::any_of(passes_.begin(), passes_.begin() + kOptimizerPass,
                      [&](const Pass& pass) { return pass.spent[dp_rank * pp_size_ + stage] > 0; });
+}
+
+void ComputeFactors::keep_slow_optimizers(Pass& pass) const {
+  for (double& factor : pass.worker) factor = factor < kLeastOptimizerRatio ? 1 : factor;
+  std::fill(pass.stage.begin(), pass.stage.end(), 1);
 }
 
 ComputeFactors::Excess ComputeFactors::worker_excess(std::size_t dp_rank, std::size_t stage) const {

@@ -34,7 +34,12 @@ class ComputeFactors {
  public:
   explicit ComputeFactors(const WhatIf& what_if);
 
-  static constexpr std::array kKinds = {Kind::kForwardCompute, Kind::kBackwardCompute, Kind::kForwardBackwardCombined};
+  /// Of an optimizer, which runs once a step, only a worker's factor is told, from kLeastOptimizerRatio on: stages have
+  /// their own number of parameters.
+  static constexpr std::array kKinds = {Kind::kForwardCompute, Kind::kBackwardCompute, Kind::kForwardBackwardCombined,
+                                        Kind::kOptimizer};
+  static constexpr std::size_t kOptimizerPass = 3;
+  static constexpr double kLeastOptimizerRatio = 1.1;
   static constexpr std::size_t kPassCount = kKinds.size();
 
   /// How many times as long as elsewhere; 1 where there is no elsewhere, or nothing is known.
@@ -86,6 +91,7 @@ class ComputeFactors {
   std::vector<double> shared_by_rank(const Pass& pass) const;
   std::vector<double> chance_of_rank(const Pass& pass) const;
   void compare_places(Pass& pass, const std::vector<double>& shared, const std::vector<double>& kept) const;
+  void keep_slow_optimizers(Pass& pass) const;
   void weigh_evidence();
 
   std::size_t dp_size_;
