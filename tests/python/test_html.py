@@ -12,13 +12,17 @@ from html import unescape
 from pathlib import Path
 from typing import Any
 
+import jsonschema
 import pytest
 
+from smon_rt.analysis import analyze
 from smon_rt.analysis.advice import Advice
 from smon_rt.analysis.report import Report
 from smon_rt.report import page_steps
 from smon_rt.report.html import html_page, write_html
+from smon_rt.report.json_output import json_schema
 from tests.python.report_fixtures import make_raw, make_trace
+from tests.python.smon_files import TestSpan, span_packet, step_packet, write_rank
 
 HOSTILE = "<script>alert('x')</script> & \"quoted\" \x1b[31m\u202e"
 ESCAPED = "&lt;script&gt;alert(&#x27;x&#x27;)&lt;/script&gt; &amp; &quot;quoted&quot;"
@@ -260,8 +264,6 @@ def test_several_reports_have_a_list_of_contents() -> None:
 
 
 def test_the_page_of_a_published_trace_stays_small(shared_traces: Path, tmp_path: Path) -> None:
-    from smon_rt.analysis import analyze
-
     target = tmp_path / "AR.html"
     write_html([analyze(shared_traces / "trace-AR.parquet")], str(target))
     assert target.stat().st_size < 200_000
@@ -296,3 +298,23 @@ def test_letters_stand_out_in_both_modes(mode: str) -> None:
     pairs += [("unknown-text", "unknown")]
     weak = [(name, ground, contrast(colors[name], colors[ground])) for name, ground in pairs]
     assert [pair for pair in weak if pair[2] < 4.5] == []
+
+
+def test_the_recorder_s_own_cost_is_said_where_the_trace_has_it(tmp_path: Path) -> None:
+    steps = [(step, step * 10_000_000, 5_000_000, step // 4 % 2 == 0, False) for step in range(80)]
+    steps = [(*row[:2], 5_100_000, *row[3:]) if row[3] else row for row in steps]
+    spans = [
+        TestSpan(kind, step, start_ns + offset_ns, 1_000_000, microbatch=0)
+        for step, start_ns, _, is_sampled, _ in steps
+        if is_sampled
+        for kind, offset_ns in (("forward_compute", 1_000_000), ("backward_compute", 2_000_000))
+    ]
+    write_rank(tmp_path, packets=[span_packet(spans), step_packet(steps)])
+    report = analyze(tmp_path)
+    assert report.fidelity.recorder_overhead is not None
+    assert report.fidelity.recorder_overhead.ratio == pytest.approx(0.02)
+    assert "sampled steps take +2.00 % (+2.00 to +2.00 %) against the steps around them" in visible_text(
+        page_of(report)
+    )
+    assert "recorder&#x27;s own cost</dt><dd>cannot be told" in page_of(slow_worker_report())
+    jsonschema.validate(report.to_dict(), json_schema())

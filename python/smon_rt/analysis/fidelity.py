@@ -29,6 +29,15 @@ class Coverage:
 
 
 @dataclass(frozen=True, slots=True)
+class RecorderOverhead:
+    """What recording costs the job: how much longer sampled steps are than the steps around them, as a ratio."""
+
+    ratio: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, slots=True)
 class Fidelity:
     """How far to trust the numbers."""
 
@@ -46,6 +55,7 @@ class Fidelity:
     unfinished: tuple[str, ...]
     left_out: tuple[str, ...]
     is_live: bool
+    recorder_overhead: RecorderOverhead | None = None
 
 
 def completed(recording: Recording | None, raw: RawResult) -> Recording | None:
@@ -83,7 +93,13 @@ def fidelity_of(raw: RawResult, recording: Recording | None) -> Fidelity:
         unfinished=() if recording is None else recording.unfinished,
         left_out=() if recording is None else recording.left_out,
         is_live=recording is not None and recording.is_live,
+        recorder_overhead=None if recording is None else _overhead(recording),
     )
+
+
+def _overhead(recording: Recording) -> RecorderOverhead | None:
+    found = recording.recorder_overhead
+    return None if found is None else RecorderOverhead(found.ratio, found.low, found.high)
 
 
 def located(cause: Cause, recording: Recording | None) -> Cause:

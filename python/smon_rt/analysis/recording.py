@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from smon_rt.trace.overhead import Overhead
 
 
 @dataclass(frozen=True)
@@ -27,6 +31,7 @@ class Recording:
     their times are from. `dropped_spans` by kind. `unfinished`: what is not closed, killed or cut, a line each;
     `left_out`: what is in the trace and was not analysed, a line each. `is_live`: a rank still records, as far as can
     be seen from here. `origin_ns`: where the ops' times count from, on the axis that the ranks' clocks were put on.
+    `recorder_overhead`: how much longer sampled steps are than those around them, of the rank where that is surest.
     """
 
     members: dict[tuple[int, int], list[Member]] = field(default_factory=dict)
@@ -46,6 +51,7 @@ class Recording:
     left_out: tuple[str, ...] = ()
     is_live: bool = False
     origin_ns: int = 0
+    recorder_overhead: Overhead | None = None
 
     @property
     def has_device_times(self) -> bool:

@@ -40,6 +40,7 @@ from smon_rt.errors import TraceError
 from smon_rt.trace.clocks import ClockAlignment, ClockEvidence
 from smon_rt.trace.job_trace import JobReader
 from smon_rt.trace.kinds import KIND_NUMBERS, TIME_SOURCE_NAMES, name_of
+from smon_rt.trace.overhead import Overhead, overhead_of
 from smon_rt.trace.partners import Communicators, dense
 from smon_rt.trace.rank_trace import RankTrace
 from smon_rt.trace.spans import Array
@@ -96,6 +97,7 @@ class _JobImporter:
         self._has_steps = False
         self._device_bound_ns = 0
         self._is_live = False
+        self._overheads: list[Overhead] = []
 
     def read(self, steps: Container[int] | None) -> Trace:
         for trace in self._reader:
@@ -119,6 +121,8 @@ class _JobImporter:
         self._span_count += len(trace.spans)
         self._has_steps |= len(trace.steps) > 0
         self._is_live |= state_of(trace) == "recording"
+        if (overhead := overhead_of(trace.steps)) is not None:
+            self._overheads.append(overhead)
         self._unfinished += incomplete_reasons(trace)
         if trace.spans.has_device_times.any():
             bound_ns = max((clock.bound_ns for clock in trace.clock_maps), default=0)
@@ -253,6 +257,7 @@ class _JobImporter:
             left_out=(*self._steps.left_out(), *left_out),
             is_live=self._is_live,
             origin_ns=int(merged.ops.step_start_ns.min()),
+            recorder_overhead=max(self._overheads, key=lambda found: found.low, default=None),
         )
 
 

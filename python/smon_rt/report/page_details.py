@@ -162,6 +162,7 @@ def coverage_section(report: Report) -> str:
         ("early starts", f"{counted(early.count, 'op')} before what it waits for has ended{worst}"),
         ("times from", ", ".join(f"{name} ({counted(count, 'op')})" for name, count in fidelity.time_sources.items())),
         ("still recording", "yes: the numbers will change" if fidelity.is_live else "no"),
+        ("recorder's own cost", _overhead_words(report)),
         ("reading, analysis", f"{report.timing_ms.read:,.0f} ms, {report.timing_ms.analyze:,.0f} ms"),
     ]
     return definitions(facts) + _dropped(report)
@@ -173,6 +174,14 @@ def terms_section() -> str:
 
 
 _COMPUTES = ("forward_compute", "backward_compute")
+
+
+def _overhead_words(report: Report) -> str:
+    found = report.fidelity.recorder_overhead
+    if found is None:
+        return "cannot be told: no sampled steps beside unsampled ones"
+    interval = f"{found.low * 100:+.2f} to {found.high * 100:+.2f} %"
+    return f"sampled steps take {found.ratio * 100:+.2f} % ({interval}) against the steps around them"
 
 
 def _with_hosts(table: Table, report: Report) -> Table:
