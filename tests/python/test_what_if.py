@@ -88,6 +88,24 @@ def test_launch_delays_of_a_recorded_job_stay_when_ranks_leave(tmp_path: Path) -
     assert answer.after_s_per_step == pytest.approx(float((last - first).mean()) / 1e9, rel=0.01)
 
 
+def test_ranks_with_unlike_microbatches_leave_and_multiply(tmp_path: Path) -> None:
+    job = job_with("worker=2,1:1.5", fewer_microbatches=2)
+    report = report_of(job, tmp_path, "traces")
+    answer = report.what_if(drop_slowest_dp=1)
+    kept = [0, 1, 3]
+    assert job.draws.is_present is not None
+    chosen = Draws(
+        np.ascontiguousarray(job.draws.durations_ns[:, :, kept]),
+        is_present=np.ascontiguousarray(job.draws.is_present[:, :, kept]),
+    )
+    assert answer.dropped_dp_ranks == (2,)
+    first, last = play(job.program, chosen).span_ns()
+    assert answer.after_s_per_step == pytest.approx(float((last - first).mean()) / 1e9, rel=1e-6)
+    more = report.what_if(["worker=2,1"], scale_dp=3)
+    assert more.dp_after == 12
+    assert answer.after_s_per_step < more.after_s_per_step < answer.before_s_per_step
+
+
 def test_more_ranks_wait_for_the_slowest_of_more(tmp_path: Path) -> None:
     noisy: dict[str, Any] = {"noise": 0.2, "steps": 40}
     report = report_of(job_with(**noisy), tmp_path)
