@@ -93,7 +93,7 @@ class _JobImporter:
         self._parts: list[tuple[tuple[str, str, int], OpColumns]] = []
         self._unfinished: list[str] = []
         self._missing_span_count = 0
-        self._span_count = 0
+        self._compute_count = 0
         self._has_steps = False
         self._device_bound_ns = 0
         self._is_live = False
@@ -118,7 +118,7 @@ class _JobImporter:
         self._parts.append((trace.host_key, ops))
         self._dropped.update(dropped_by_kind(trace))
         self._missing_span_count += trace.missing_span_count
-        self._span_count += len(trace.spans)
+        self._compute_count += int(np.count_nonzero(np.isin(trace.spans.kind, COMPUTES)))
         self._has_steps |= len(trace.steps) > 0
         self._is_live |= state_of(trace) == "recording"
         if (overhead := overhead_of(trace.steps)) is not None:
@@ -131,9 +131,9 @@ class _JobImporter:
     def _nothing_recorded(self) -> str:
         job = self._reader.job
         where = f"{shown(self._reader.heads[0].path)}: run {shown(job.run_id)} recorded"
-        if self._span_count and not self._has_steps:
-            spans = counted(self._span_count, "span")
-            return f"{where} {spans} but no step: put each iteration into `with smon_rt.step(k):`"
+        if self._compute_count and not self._has_steps:
+            computes = counted(self._compute_count, "compute")
+            return f"{where} {computes} but no step: put each iteration into `with smon_rt.step(k):`"
         left_out = ", ".join(f"{count:,} {words}" for words, count in self._left_out.items() if count)
         besides = f" (besides {left_out})" if left_out else ""
         warmup = ", warm-up steps left out" if self._steps.warmup else ""
