@@ -13,7 +13,7 @@ from smon_rt.analysis import Report, analyze
 from smon_rt.analysis.advice import Advice
 from smon_rt.analysis.stage_split import better_splits, fit_stages, moved_words
 from smon_rt.cli import run
-from smon_rt.errors import QuestionError
+from smon_rt.errors import QuestionError, TraceError
 from smon_rt.synth import JobSpec, SyntheticJob, make_job, parse_plant
 from smon_rt.synth.durations import FloatArray
 from smon_rt.synth.job import replay
@@ -135,6 +135,18 @@ def test_advice_is_printed_and_in_the_json(tmp_path: Path, capsys: pytest.Captur
 def test_layers_must_fit_the_stages(layers: list[int], words: str, tmp_path: Path) -> None:
     with pytest.raises(QuestionError, match=words):
         report_of(job_with(), tmp_path, layers=layers)
+
+
+def test_the_record_of_a_parquet_may_say_the_layers(tmp_path: Path) -> None:
+    assert only(report_of(job_with("stage=3:1.5"), tmp_path)).action == "move_stage_work"
+    meta = tmp_path / "job.yaml"
+    text = meta.read_text()
+    meta.write_text(text + "layers_per_stage: [8, 8, 8, 8]\n")
+    assert only(analyze(tmp_path / "job.parquet")).detail["layers"] == [8, 8, 8, 8]
+    for wrong in ("[8, 8, 8]", "8", "[8, 8, 8, 0]", "[8, 8, 8, many]"):
+        meta.write_text(text + f"layers_per_stage: {wrong}\n")
+        with pytest.raises(TraceError, match="layers_per_stage"):
+            analyze(tmp_path / "job.parquet")
 
 
 def test_a_fit_tells_layers_from_what_first_and_last_stage_do_besides() -> None:

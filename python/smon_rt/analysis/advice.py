@@ -73,13 +73,15 @@ class _Plan:
 
 
 def with_advice(report: Report, layers: Sequence[int] | None = None) -> Report:
-    """The report with its advice; `layers` is how many each stage has, where that is known.
+    """The report with its advice; `layers` is how many each stage has, or those of the job's record.
 
     The engine is asked only where there is something to advise, once for all of it. Raises QuestionError for layers
     that are not one whole number above 0 for each stage.
     """
     if layers is not None:
         _check_layers(layers, report.job.pp)
+    else:
+        layers = report.source.trace.job.layers
     plans = list(_plans(report, layers))
     questions = [question for plan in plans for question in plan.questions]
     gains = [_gain_of(raw) for raw in ask_engine(report.source.trace, questions)] if questions else []

@@ -36,6 +36,7 @@ class Job:
 
     `vpp_size` is the number of model chunks a stage holds. `cp_size` is the artifact's dsp_size. `has_device_times` is
     False where the times are known to be the host's alone, as `smon export` writes it, and None where nothing is said.
+    `layers` of each stage, where the record says them.
     """
 
     name: str
@@ -46,10 +47,11 @@ class Job:
     vpp_size: int
     world_size: int
     has_device_times: bool | None = None
+    layers: tuple[int, ...] | None = None
 
     def sizes(self) -> dict[str, int]:
         """The sizes by name, as the engine takes them."""
-        return {name: value for name, value in vars(self).items() if name not in ("name", "has_device_times")}
+        return {name: value for name, value in vars(self).items() if name not in ("name", "has_device_times", "layers")}
 
 
 class _MetaLoader(yaml.SafeLoader):
@@ -89,7 +91,18 @@ def read_job(path: str, fallback_name: str) -> Job:
         raise TraceError(f"{name}: world_size is {world}, but {factors} = {product}; correct the job's record")
     said = record.get("has_device_times")
     has_device_times = said if isinstance(said, bool) else None
-    return Job(_job_name(record, fallback_name), world_size=world, has_device_times=has_device_times, **sizes)
+    layers = _layers(name, record.get("layers_per_stage"), sizes["pp_size"])
+    job_name = _job_name(record, fallback_name)
+    return Job(job_name, world_size=world, has_device_times=has_device_times, layers=layers, **sizes)
+
+
+def _layers(name: str, said: Any, pp_size: int) -> tuple[int, ...] | None:
+    """One number a stage; a record may leave them out."""
+    if said is None:
+        return None
+    if not isinstance(said, list) or len(said) != pp_size:
+        raise TraceError(f"{name}: layers_per_stage must list one number for each of {pp_size} stages; correct it")
+    return tuple(_positive_int(name, "layers_per_stage", count) for count in said)
 
 
 def find_meta(trace: str) -> str:

@@ -74,7 +74,8 @@ class JobLayout:
     def job(self, name: str) -> Job:
         """The job's record."""
         sizes = self.sizes | {"vpp_size": self.vpp_size, "world_size": self.world_size}
-        return Job(name=name, has_device_times=None, **sizes)  # each span says where its times are from
+        # Each span says where its times are from; layers are not recorded.
+        return Job(name=name, has_device_times=None, layers=None, **sizes)
 
     def _layout_of(self, trace: RankTrace, who: str) -> trace_pb2.Layout:
         """What a rank recorded, or what was given in its place."""
