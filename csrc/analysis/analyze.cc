@@ -63,10 +63,11 @@ void contribute(const WhatIf& what_if, ReplayCounter& counter, Analysis& result)
   const std::size_t dp_size = what_if.dp_size();
   const std::size_t pp_size = what_if.pp_size();
   const LossRange range{mean(result.nodelay_step_ns), mean(result.ideal_step_ns)};
-  result.slowest_workers = contribution_of(
-      what_if, slowest_workers(result.worker_slowdowns_min, result.worker_ranks, dp_size, pp_size), range, counter);
-  result.slowest_workers_exact = contribution_of(
-      what_if, slowest_workers(result.worker_slowdowns, result.worker_ranks, dp_size, pp_size), range, counter);
+  const WorkerSet published = slowest_workers(result.worker_slowdowns_min, result.worker_ranks, dp_size, pp_size);
+  const WorkerSet exact = slowest_workers(result.worker_slowdowns, result.worker_ranks, dp_size, pp_size);
+  result.slowest_workers = contribution_of(what_if, published, range, counter);
+  result.slowest_workers_exact =
+      exact.workers() == published.workers() ? result.slowest_workers : contribution_of(what_if, exact, range, counter);
   WorkerSet last_stage(dp_size, pp_size);
   for (std::size_t dp_rank = 0; dp_rank < dp_size; ++dp_rank) last_stage.add(dp_rank, pp_size - 1);
   result.last_stage = contribution_of(what_if, last_stage, range, counter);
