@@ -111,12 +111,13 @@ wheel: setup ## an isolated wheel: what its shared objects need, what importing 
 	python tools/check_wheel.py
 
 .PHONY: soak
-soak: ## before a release: ten minutes a fuzzer, many examples a property, the slow tests
+soak: ## before a release: ten minutes a fuzzer, many examples a property, the slow tests, real jobs with faults
 	$(MAKE) fuzz FUZZ_SECONDS=600
 	$(MAKE) build tsan
 	ctest --test-dir build/release -L slow --output-on-failure
 	ctest --test-dir build/tsan -L slow --output-on-failure
 	HYPOTHESIS_PROFILE=soak pytest
+	python benchmarks/real_faults.py --runs 5
 
 .PHONY: matrix
 matrix: setup ## before a release: the other compilers and Pythons of this machine
