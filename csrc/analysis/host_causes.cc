@@ -70,6 +70,7 @@ class ByWorker {
     }
     return median(others);
   }
+  double mean_of_all() const { return mean(values_); }
   double of(HostPlace place) const {
     const auto dp_rank = static_cast<std::size_t>(place.dp_rank);
     return place.stage < 0 ? by_dp_rank()[dp_rank] : at(dp_rank, static_cast<std::size_t>(place.stage));
@@ -189,15 +190,17 @@ class HostCauses {
     }
     auto whole = without(work, removal_at(cause, {}));
     if (!whole) return;
+    const ByWorker spent = time_spent(work);
+    whole->detail.emplace_back("worker_s_per_step",
+                               spent.mean_of_all() / static_cast<double>(what_if_.step_count()) / 1e9);
     if (what_if_.dp_size() * what_if_.pp_size() > 1 && basis_.is_worth_placing(*whole)) {
-      if (auto placed = placed_work(work, *whole)) whole = std::move(placed);
+      if (auto placed = placed_work(work, spent, *whole)) whole = std::move(placed);
     }
     result_.push_back(std::move(*whole));
   }
 
   // None where no place stands for the whole, or the work is about as long elsewhere: there it may be hidden only.
-  std::optional<CauseRemoval> placed_work(HostWork work, const CauseRemoval& whole) {
-    const ByWorker spent = time_spent(work);
+  std::optional<CauseRemoval> placed_work(HostWork work, const ByWorker& spent, const CauseRemoval& whole) {
     std::vector<HostPlace> places{spent.largest()};
     if (what_if_.dp_size() > 1 && what_if_.pp_size() > 1) places.push_back(spent.largest_dp_rank());
     for (HostPlace place : places) {

@@ -21,8 +21,8 @@ namespace smon_rt::analysis {
 /// rank), kind by kind. Where they give back half of all or more, but not 80 %, there are two causes of that name: the
 /// worker, and what the other delays give back after that.
 ///
-/// Detail, of a place: `ratio`, how many times as long as the median of its peers' it takes a step, where they have
-/// any.
+/// Detail: of work that has no place `worker_s_per_step`, seconds a step that a worker spends in it, on average; of a
+/// place `ratio`, how many times as long it takes as the median of the others', where they have any.
 std::vector<CauseRemoval> host_causes(const WhatIf& what_if, std::span<const ExplainedDelay> explained,
                                       const CauseBasis& basis, ReplayCounter& counter);
 

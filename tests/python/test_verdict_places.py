@@ -84,10 +84,30 @@ def test_the_place_is_in_cause_scope_and_action(
     assert report.verdict.probable_cause
 
 
+def test_a_slow_optimizer_is_no_slow_gpu() -> None:
+    ratios = {"forward_compute_ratio": 1.0, "backward_compute_ratio": 1.01, "optimizer_ratio": 16.0}
+    verdict = report_of("worker", ratios, dp_rank=1, stage=0, workers=[[1, 0]]).verdict
+    assert "worker: rank 1 (dp 1, stage 0): optimizer 16.0x its peers" in verdict.text
+    assert verdict.action == "look at the optimizer's step, memory and CPUs on rank 1"
+
+
 def test_a_repair_may_beat_the_ideal_which_has_its_share_of_the_cause() -> None:
     raw = make_raw(removed={"worker": 1.5})
     report = Report.from_raw(raw, make_trace(raw))  # type: ignore[arg-type]
     assert "all of the loss: 2.10 → 0.6 s a step (the ideal, 1.00 s, has its share of it)" in report.verdict.text
+
+
+def test_work_of_the_host_that_all_share_is_lost_although_it_is_no_slowdown() -> None:
+    raw = make_raw(nodelay_s=1.02, delay_s=0.0)
+    own = {"worker_s_per_step": 0.3}
+    raw["causes"] = [make_cause("gc", [value - 0.3 for value in raw["step_time_s"]["base"]], detail=own)]
+    verdict = Report.from_raw(raw, make_trace(raw)).verdict  # type: ignore[arg-type]
+    assert "no straggler worth fixing" in verdict.text
+    assert "but garbage collection takes 29 % of the step" in verdict.text
+    assert "fixing it gives back all of the loss: 1.02 → 0.72 s a step" in verdict.text
+    assert verdict.excess_s_per_step == pytest.approx(0.3)
+    assert verdict.gpu_hours_lost == pytest.approx(0.3 * 20 * 16 / 3600)
+    assert verdict.action.startswith("collect garbage less often")
 
 
 @pytest.mark.parametrize(

@@ -22,6 +22,11 @@ CAUSE_WORDS = {
 #: Causes that one worker, or the workers of one dp rank, may have for themselves.
 HOST_CAUSES = ("gc", "data_loading", "checkpoint", "host_launch_delay")
 
+#: Computes below this ratio to their peers are not what makes a place slow.
+_SLOWER_RATIO = 1.05
+#: Collections that cost at most so many times what a worker spends in them happen together.
+_TOGETHER_RATIO = 1.2
+
 
 def scope_of(cause: Cause | None) -> str:
     """`worker`, `stage`, `link`, `dp_replica` or `job`: how much of the job a cause is about."""
@@ -120,20 +125,29 @@ _OTHERS = {
 
 
 def _times_slower(cause: Cause, peers: str) -> str:
-    """`forward 2.5x, backward 2.3x its peers,` as far as both are known."""
-    ratios = {kind: cause.detail.get(f"{kind}_ratio") for kind in ("forward_compute", "backward_compute", "optimizer")}
-    known = [
-        f"{kind.removesuffix('_compute')} {value:.1f}x"
-        for kind, value in ratios.items()
-        if value is not None and is_finite(value)
-    ]
+    """`forward 2.5x, backward 2.3x its peers,` as far as both are known; the optimizer where it alone is slower."""
+    kinds = ("optimizer",) if _is_slow_in_optimizer_only(cause) else ("forward_compute", "backward_compute")
+    known = [f"{kind.removesuffix('_compute')} {value:.1f}x" for kind in kinds if (value := _ratio_of(cause, kind))]
     return f"{', '.join(known)} {peers}," if known else f"slowdown {ratio(cause.detail.get('slowdown'))},"
+
+
+def _is_slow_in_optimizer_only(cause: Cause) -> bool:
+    """Whether forwards and backwards of a slow place take about as long as elsewhere, and its optimizer longer."""
+    passes = [_ratio_of(cause, kind) or 1.0 for kind in ("forward_compute", "backward_compute")]
+    return max(passes) < _SLOWER_RATIO <= (_ratio_of(cause, "optimizer") or 1.0)
+
+
+def _ratio_of(cause: Cause, kind: str) -> float | None:
+    value = cause.detail.get(f"{kind}_ratio")
+    return value if value is not None and is_finite(value) else None
 
 
 def action_words(cause: Cause) -> str:
     """What to do next."""
     where = cause.where
     if cause.cause == "worker":
+        if _is_slow_in_optimizer_only(cause):
+            return f"look at the optimizer's step, memory and CPUs on rank {where.rank}"
         if cause.detail.get("peers") == "other_stages":
             return f"check rank {where.rank}'s GPU (clocks, ECC, neighbours), or give stage {where.stage} fewer layers"
         if len(cause.detail.get("workers", ())) > 1:
@@ -150,10 +164,18 @@ def action_words(cause: Cause) -> str:
         return f"check the link between {_ends(where)} (NICs, cables, switch ports), or put both on one host"
     if cause.cause == "dp_communication" and where.stage is not None:
         return f"check the links among the ranks of stage {where.stage}, which reduce its gradients together"
+    if cause.cause == "gc" and where.dp_rank is None and _collects_together(cause):
+        return "collect garbage less often (it is together already), or keep what lives on out of it (gc.freeze())"
     if cause.cause in HOST_CAUSES and where.dp_rank is not None:
         whose = f"rank {where.rank}" if where.stage is not None else f"dp {where.dp_rank}"
         return _PLACED_ACTIONS[cause.cause].format(whose=whose)
     return _ACTIONS[cause.cause]
+
+
+def _collects_together(cause: Cause) -> bool:
+    """Whether collections cost what each worker spends in them: one after the other, they would cost more."""
+    own_s = cause.detail.get("worker_s_per_step")
+    return own_s is not None and is_finite(own_s) and cause.gain_s_per_step <= _TOGETHER_RATIO * own_s
 
 
 _ACTIONS = {
@@ -177,6 +199,8 @@ def probable_cause_words(cause: Cause) -> str:
     """The most likely reason behind a cause, as far as a trace without host facts can tell."""
     where = cause.where
     if cause.cause == "worker":
+        if _is_slow_in_optimizer_only(cause):
+            return "a slow optimizer: forwards and backwards take as long as elsewhere"
         if cause.detail.get("peers") == "other_stages":
             return "a slow GPU or host, or a stage with more work: one dp rank cannot tell them apart"
         return "a slow GPU or host"
@@ -184,6 +208,8 @@ def probable_cause_words(cause: Cause) -> str:
         return f"uneven layers{': the last stage also computes the loss' if cause.detail.get('is_last_stage') else ''}"
     if cause.cause == "pp_communication" and where.stage is not None:
         return "a slow or shared link" if where.dp_rank is not None else "a slow or shared network between two stages"
+    if cause.cause == "gc" and where.dp_rank is None and _collects_together(cause):
+        return "garbage collection, at the same steps on all ranks"
     if cause.cause in HOST_CAUSES and where.dp_rank is not None:
         return _PLACED_PROBABLE_CAUSES[cause.cause]
     return _PROBABLE_CAUSES[cause.cause]

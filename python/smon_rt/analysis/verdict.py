@@ -14,6 +14,7 @@ from smon_rt.analysis.situation import Situation, gpu_hours
 from smon_rt.analysis.units import is_finite
 from smon_rt.analysis.verdict_text import (
     action_of,
+    actual_step_s,
     probable_cause_of,
     scope_of,
     sentence_of,
@@ -66,9 +67,7 @@ def draw_verdict(situation: Situation) -> Verdict:
         "slowdown 1.97 (1.96–1.98): 49 % of 64 GPUs' time is lost, 22.9 s a step"
     """
     cause = choose_cause(situation)
-    # Launch delays are no part of the slowdown: where they are the cause, what is lost includes them.
-    with_delays = cause is not None and cause.cause == "host_launch_delay"
-    actual_s = situation.base_s if with_delays else situation.nodelay_s
+    actual_s = actual_step_s(situation, cause)
     hours = gpu_hours(situation, actual_s)
     persistence = cause.persistence_ratio if cause else None
     action = action_of(situation, cause)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from smon_rt.analysis.cause_words import (
     CAUSE_WORDS,
+    HOST_CAUSES,
     action_words,
     evidence_words,
     place_words,
@@ -26,11 +27,13 @@ from smon_rt.analysis.units import (
     seconds_change,
 )
 
-__all__ = ["CAUSE_WORDS", "action_of", "probable_cause_of", "scope_of", "sentence_of", "verdict_text"]
+__all__ = ["CAUSE_WORDS", "action_of", "actual_step_s", "probable_cause_of", "scope_of", "sentence_of", "verdict_text"]
 
 _LABEL_WIDTH = 9
 #: A share of the loss that is said as "all of the loss".
 _ALL_OF_THE_LOSS = 0.98
+#: How far above the step without delays a loss must lie to be no part of the slowdown.
+_BEYOND_THE_SLOWDOWN = 1.01
 #: How far above the ideal the repaired step must stay for the ideal to be worth a word.
 _IDEAL_IN_SIGHT = 1.005
 
@@ -41,12 +44,25 @@ def verdict_text(situation: Situation, cause: Cause | None, action: str, actual_
         "slowdown": _slowdown_line(situation, cause),
         "cause": _cause_line(situation, cause),
         "scope": _scope_line(situation, cause),
-        "gain": _gain_line(situation, cause),
+        "gain": _gain_line(situation, cause, actual_s),
         "cost": _cost_line(situation, cause, actual_s),
         "action": action,
         "trust": trust_line(situation, cause),
     }
     return "\n".join(f"{label:<{_LABEL_WIDTH}}{line}" for label, line in lines.items())
+
+
+def actual_step_s(situation: Situation, cause: Cause | None) -> float:
+    """The step time that the loss is counted from, to the ideal one.
+
+    Launch delays are no part of the slowdown, and work of the host that takes the same time everywhere is in the ideal,
+    too: where they are the cause, what is lost includes them.
+    """
+    if cause is None or cause.cause not in HOST_CAUSES:
+        return situation.nodelay_s
+    if cause.cause == "host_launch_delay":
+        return situation.base_s
+    return max(situation.nodelay_s, situation.ideal_s + cause.gain_s_per_step)
 
 
 def sentence_of(text: str, *, is_gain_known: bool) -> str:
@@ -82,13 +98,22 @@ def _slowdown_line(situation: Situation, cause: Cause | None) -> str:
     lost = percent(max(0.0, 1 - 1 / situation.slowdown) if situation.slowdown > 0 else None)
     gpus = f"{counted(situation.world, 'GPU')}{chr(39) if situation.world != 1 else chr(39) + 's'} time"
     value = f"{ratio(situation.slowdown)}{interval}"
-    delays = ""
-    if cause is not None and cause.cause == "host_launch_delay":
-        delays = f"launch delays take {percent(cause.gain_s_per_step / situation.base_s)} of the step"
+    besides = ""
+    if cause is not None and actual_step_s(situation, cause) > _BEYOND_THE_SLOWDOWN * situation.nodelay_s:
+        joined = "and" if situation.is_worth_fixing else "but"
+        besides = f", {joined} {_TAKES[cause.cause]} {percent(cause.gain_s_per_step / situation.base_s)} of the step"
     if situation.is_worth_fixing:
-        return f"{value}: {lost} of {gpus} is lost, {seconds(excess_s)} a step" + (f", and {delays}" if delays else "")
+        return f"{value}: {lost} of {gpus} is lost, {seconds(excess_s)} a step{besides}"
     loss = "nothing is lost" if lost == "nothing" else f"{lost} of {gpus}, {seconds(excess_s)} a step"
-    return f"{value}: no straggler worth fixing ({loss})" + (f", but {delays}" if delays else "")
+    return f"{value}: no straggler worth fixing ({loss}){besides}"
+
+
+_TAKES = {
+    "host_launch_delay": "launch delays take",
+    "gc": "garbage collection takes",
+    "data_loading": "data loading takes",
+    "checkpoint": "checkpoints take",
+}
 
 
 def _cause_line(situation: Situation, cause: Cause | None) -> str:
@@ -131,12 +156,10 @@ def _share(cause: Cause | None) -> str:
     return percent(cause.share)
 
 
-def _gain_line(situation: Situation, cause: Cause | None) -> str:
+def _gain_line(situation: Situation, cause: Cause | None, actual_s: float) -> str:
     if cause is None:
         return "no single repair gives back 3 % of the step"
-    # What the headline calls lost excludes launch delays, so the part given back is counted without them too.
-    is_delay = cause.cause == "host_launch_delay"
-    loss_s = (situation.base_s if is_delay else situation.nodelay_s) - situation.ideal_s
+    loss_s = actual_s - situation.ideal_s
     part = cause.gain_s_per_step / loss_s if loss_s > 0 else None
     if part is None:
         back = seconds(cause.gain_s_per_step) + " a step"
