@@ -17,10 +17,12 @@ import pytest
 
 from smon_rt.analysis import analyze
 from smon_rt.analysis.advice import Advice
+from smon_rt.analysis.causes import Cause, Where
 from smon_rt.analysis.report import Report
 from smon_rt.report import page_steps
 from smon_rt.report.html import html_page, write_html
 from smon_rt.report.json_output import json_schema
+from smon_rt.report.page_answers import place_words
 from tests.python.report_fixtures import make_raw, make_trace
 from tests.python.smon_files import TestSpan, span_packet, step_packet, write_rank
 
@@ -318,3 +320,23 @@ def test_the_recorder_s_own_cost_is_said_where_the_trace_has_it(tmp_path: Path) 
     )
     assert "recorder&#x27;s own cost</dt><dd>cannot be told" in page_of(slow_worker_report())
     jsonschema.validate(report.to_dict(), json_schema())
+
+
+@pytest.mark.parametrize(
+    ("cause", "where", "words"),
+    [
+        (
+            "pp_communication",
+            Where(rank=9, dp_rank=1, stage=2, peer_stage=3, peer_rank=13),
+            "the link between stage 2 (rank 9, host node1) and stage 3 (rank 13, host node2), dp 1",
+        ),
+        ("pp_communication", Where(stage=2, peer_stage=3), "the links between stages 2 and 3"),
+        ("dp_communication", Where(stage=2), "the dp group of stage 2, host node1"),
+        ("gc", Where(dp_rank=1), "all stages of dp rank 1, hosts node1, node2"),
+        ("stage", Where(stage=3), "all workers of stage 3, host node2"),
+        ("data_loading", Where(), "the whole job"),
+    ],
+)
+def test_every_place_is_said(cause: str, where: Where, words: str) -> None:
+    report = dataclasses.replace(slow_worker_report(), worker_host={"1,2": "node1", "1,3": "node2"})
+    assert place_words(report, Cause(cause, 0.5, 0.5, None, None, 1.0, where)) == words

@@ -42,5 +42,8 @@ def _heatmap(report: Report, grid: Grid) -> str:
             )
         rows.append(f'<tr><th style="padding:2px 6px">stage {safe(grid.stages.label(row))}</th>{"".join(texts)}</tr>')
     coarse = f"; each cell the worst of {grid.dp.width * grid.stages.width} workers" if grid.is_coarse else ""
-    caption = f"<caption>slowdown if only this worker were slow{coarse}</caption>"
-    return f'<table style="border-collapse:collapse">{caption}{"".join(rows)}</table>'
+    caption = f"slowdown if only this worker were slow{coarse}"
+    return (
+        f'<table style="border-collapse:collapse;color:inherit"><caption style="text-align:left;white-space:nowrap">'
+        f"{caption}</caption>{''.join(rows)}</table>"
+    )

@@ -16,6 +16,8 @@ from smon_rt.report.tables import worker_name
 #: A strip of more steps than this shows the largest gain of neighbouring ones.
 _MOST_STRIP_STEPS = 600
 _MOST_NAMED_STEPS = 6
+_MOST_HOSTS = 4
+WHOLE_JOB = "the whole job"
 
 
 def named_cause(report: Report) -> Cause | None:
@@ -30,12 +32,14 @@ def answers(report: Report) -> str:
     lines = dict(_label_and_words(line) for line in report.verdict.text.splitlines())
     cause = named_cause(report)
     headline = lines.pop("slowdown", "")
-    badge = "<span class='badge'>▲ loses time</span>" if lost else "<span class='badge'>✓ fine</span>"
+    badge = "▲ loses time" if lost else "✓ fine" if cause is None else "● little is lost"
     top = [(label, lines.pop(label)) for label in ("cause", "gain", "cost") if label in lines]
     cards = [
         _card("What do I do?", safe(lines.pop("action", "")), _advice_line(report)),
         _card(
-            "Which machine?", safe(place_words(report, cause)), f"<p class='muted'>{safe(lines.pop('scope', ''))}</p>"
+            "Which machine?",
+            safe(_machine_words(report, cause)),
+            f"<p class='muted'>{safe(lines.pop('scope', ''))}</p>",
         ),
         _card("Since when?", *_since(report, cause)),
         _card(
@@ -44,7 +48,8 @@ def answers(report: Report) -> str:
     ]
     rest = definitions([*top, *lines.items()], "verdict-lines")
     return (
-        f"<div class='verdict{' lost' if lost else ''}'>\n<p class='headline'>{badge} slowdown {safe(headline)}</p>\n"
+        f"<div class='verdict{' lost' if lost else ''}'>\n"
+        f"<p class='headline'><span class='badge'>{badge}</span> slowdown {safe(headline)}</p>\n"
         f"{rest}</div>\n<div class='answers'>\n{''.join(cards)}</div>\n"
     )
 
@@ -53,32 +58,20 @@ def place_words(report: Report, cause: Cause | None) -> str:
     """The place of a cause with its machine, as far as the trace knows them."""
     if cause is None:
         return "none: no cause stands out"
-    where, words = cause.where, []
-    if where.peer_stage is not None and where.dp_rank is not None:
-        peer = f" (rank {where.peer_rank})" if where.peer_rank is not None else ""
-        words.append(
-            f"the link between stage {where.stage}{_rank(where)} and stage {where.peer_stage}{peer}, dp {where.dp_rank}"
-        )
+    where = cause.where
+    if where.peer_stage is not None:
+        words = _link_words(report, where)
     elif where.dp_rank is not None and where.stage is not None:
-        key = f"{where.dp_rank},{where.stage}"
-        name = f"rank {where.rank}" if where.rank is not None else worker_name(report, key)
-        words.append(f"{name} (dp {where.dp_rank}, stage {where.stage})")
-        words.append(f"host {where.host}" if where.host else "host not recorded")
-        words.append(f"GPU {where.gpu_uuid}" if where.gpu_uuid else "GPU not recorded")
-        if where.local_rank is not None:
-            words.append(f"local rank {where.local_rank}")
+        words = _worker_words(report, where)
     elif where.stage is not None:
-        words.append(f"all workers of stage {where.stage}")
-        hosts = sorted({host for key, host in report.worker_host.items() if key.endswith(f",{where.stage}")})
-        if hosts:
-            named = ", ".join(hosts[:4]) + (f" and {len(hosts) - 4:,} more" if len(hosts) > 4 else "")
-            words.append(f"host{'' if len(hosts) == 1 else 's'} {named}")
+        whose = "the dp group" if cause.cause == "dp_communication" else "all workers"
+        words = [f"{whose} of stage {where.stage}", *_hosts_of(report, stage=where.stage)]
     elif where.dp_rank is not None:
-        words.append(f"dp rank {where.dp_rank}")
+        words = [f"all stages of dp rank {where.dp_rank}", *_hosts_of(report, dp_rank=where.dp_rank)]
     else:
-        words.append("no single one: it concerns the whole job")
+        words = [WHOLE_JOB]
     more = len(cause.detail.get("workers", ())) - 1
-    if more > 0 and where.dp_rank is not None:
+    if more > 0 and where.dp_rank is not None and where.stage is not None:
         words.append(f"and {counted(more, 'worker')} more")
     return ", ".join(words)
 
@@ -108,6 +101,11 @@ def _since(report: Report, cause: Cause | None) -> tuple[str, str]:
     first, last = (safe(history.steps[end]) for end in (0, -1))
     ends = f"<p class='ends muted'><span>step {first}</span><span>step {last}</span></p>"
     return safe(history.words), (strip(history) + ends if len(history.steps) > 1 else "")
+
+
+def _machine_words(report: Report, cause: Cause | None) -> str:
+    words = place_words(report, cause)
+    return "no single one: it concerns the whole job" if words == WHOLE_JOB else words
 
 
 def _sure_words(report: Report, cause: Cause | None) -> str:
@@ -143,8 +141,39 @@ def _label_and_words(line: str) -> tuple[str, str]:
     return label, words.strip()
 
 
-def _rank(where: Where) -> str:
-    return f" (rank {where.rank})" if where.rank is not None else ""
+def _link_words(report: Report, where: Where) -> list[str]:
+    if where.dp_rank is None:
+        return [f"the links between stages {where.stage} and {where.peer_stage}"]
+    ends = ((where.stage, where.rank), (where.peer_stage, where.peer_rank))
+    words = []
+    for stage, rank in ends:
+        host = report.worker_host.get(f"{where.dp_rank},{stage}")
+        known = [*([f"rank {rank}"] if rank is not None else []), *([f"host {host}"] if host else [])]
+        words.append(f"stage {stage}" + (f" ({', '.join(known)})" if known else ""))
+    return [f"the link between {words[0]} and {words[1]}", f"dp {where.dp_rank}"]
+
+
+def _worker_words(report: Report, where: Where) -> list[str]:
+    name = f"rank {where.rank}" if where.rank is not None else worker_name(report, f"{where.dp_rank},{where.stage}")
+    words = [
+        f"{name} (dp {where.dp_rank}, stage {where.stage})",
+        f"host {where.host}" if where.host else "host not recorded",
+        f"GPU {where.gpu_uuid}" if where.gpu_uuid else "GPU not recorded",
+    ]
+    return [*words, f"local rank {where.local_rank}"] if where.local_rank is not None else words
+
+
+def _hosts_of(report: Report, *, dp_rank: int | None = None, stage: int | None = None) -> list[str]:
+    """The hosts of a stage or of a dp rank, in words; none where they are not known."""
+    hosts = set()
+    for key, host in report.worker_host.items():
+        own_dp_rank, own_stage = map(int, key.split(","))
+        if own_dp_rank == dp_rank or own_stage == stage:
+            hosts.add(host)
+    if not hosts:
+        return []
+    more = f" and {len(hosts) - _MOST_HOSTS:,} more" if len(hosts) > _MOST_HOSTS else ""
+    return [f"host{'' if len(hosts) == 1 else 's'} {', '.join(sorted(hosts)[:_MOST_HOSTS])}{more}"]
 
 
 def _binned(history: History) -> list[tuple[float, bool]]:

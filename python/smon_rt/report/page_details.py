@@ -112,7 +112,7 @@ def communication_section(report: Report) -> str:
     causes = tuple(
         (
             CAUSE_WORDS.get(cause.cause, cause.cause),
-            place_words(report, cause).removeprefix("no single one: it concerns "),
+            place_words(report, cause),
             seconds(cause.gain_s_per_step),
             seconds_range(cause.low, cause.high),
             _ratios(cause.detail),
