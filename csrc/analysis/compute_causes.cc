@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "analysis/statistics.h"
+#include "analysis/waits_for_missing.h"
 
 namespace smon_rt::analysis {
 namespace {
@@ -47,18 +48,18 @@ std::vector<Place> outliers(std::vector<std::pair<double, Place>> ratios) {
   return found;
 }
 
-bool is_dp_collective(Kind kind) {
-  return kind == Kind::kParamsAllGather || kind == Kind::kGradsReduceScatter || kind == Kind::kGradsAllReduce ||
-         kind == Kind::kSeparateGradsAllReduce;
-}
-
 class ComputeCauses {
  public:
   ComputeCauses(const WhatIf& what_if, const ComputeFactors& factors, const CauseBasis& basis, ReplayCounter& counter)
-      : what_if_(what_if), factors_(factors), basis_(basis), keeps_(basis.keeps_launch_delays), counter_(counter) {}
+      : what_if_(what_if),
+        factors_(factors),
+        basis_(basis),
+        keeps_(basis.keeps_launch_delays),
+        counter_(counter),
+        waits_(what_if) {}
 
   std::vector<CauseRemoval> find() && {
-    take_out_waits_for_missing_workers();
+    if (waits_.are_there()) before_ns_ = steps_of(keeps_ ? what_if_.recorded() : what_if_.nodelay());
     if (what_if_.dp_size() > 1) find_workers();
     if (what_if_.pp_size() > 1) find_stages();
     if (factors_.evidence().is_sequence_length()) {
@@ -76,65 +77,8 @@ class ComputeCauses {
   }
 
   std::vector<double> steps_of(Scenario scenario) const {
-    for (const auto& [op, durations_ns] : without_waits_) scenario.durations[op] = {durations_ns.data(), 0, nullptr};
-    for (OpIndex op : at_once_) scenario.launch_delays[op] = OpValues{};
+    waits_.take_out(scenario);
     return what_if_.simulator().replay(scenario).last;
-  }
-
-  // Who communicated with a worker that was not recorded waited for it: what that worker did is in its transfers, and
-  // no repair would shorten it. Such transfers take what they usually do, before and after.
-  void take_out_waits_for_missing_workers() {
-    std::vector<bool> is_missing(what_if_.dp_size() * what_if_.pp_size());
-    for (std::size_t worker = 0; worker < is_missing.size(); ++worker) {
-      is_missing[worker] = !factors_.is_recorded(worker / what_if_.pp_size(), worker % what_if_.pp_size());
-    }
-    if (std::find(is_missing.begin(), is_missing.end(), true) == is_missing.end()) return;
-    for (const Group& group : what_if_.graph().groups()) shorten(group, ranks_that_wait(group, is_missing));
-    launch_at_once(is_missing);
-    before_ns_ = steps_of(keeps_ ? what_if_.recorded() : what_if_.nodelay());
-  }
-
-  // dp ranks in which the group has a partner that is missing.
-  std::vector<bool> ranks_that_wait(const Group& group, const std::vector<bool>& is_missing) const {
-    std::vector<bool> waits(what_if_.dp_size(), false);
-    for (OpIndex member : group.members) {
-      const auto stage = static_cast<std::size_t>(what_if_.graph().op(member).stage);
-      for (std::size_t dp_rank = 0; dp_rank < waits.size(); ++dp_rank) {
-        if (!is_missing[dp_rank * what_if_.pp_size() + stage]) continue;
-        for (std::size_t other = 0; other < waits.size(); ++other) {
-          if (group.joins(dp_rank, other)) waits[other] = true;
-        }
-      }
-    }
-    return waits;
-  }
-
-  void shorten(const Group& group, const std::vector<bool>& waits) {
-    if (std::find(waits.begin(), waits.end(), true) == waits.end()) return;
-    for (OpIndex member : group.members) {
-      const double* recorded = what_if_.timing().durations(member);
-      std::vector<double> durations_ns(recorded, recorded + what_if_.timing().lane_count);
-      for (std::size_t lane = 0; lane < durations_ns.size(); ++lane) {
-        if (!waits[lane % waits.size()]) continue;
-        durations_ns[lane] = std::min(durations_ns[lane], what_if_.ideal_durations()[member]);
-      }
-      without_waits_.emplace_back(member, std::move(durations_ns));
-    }
-  }
-
-  // A collective of which no partner is left begins with its last one, as far as can be told: its delay is the wait.
-  void launch_at_once(const std::vector<bool>& is_missing) {
-    const auto has_missing = [&](std::size_t worker) {
-      for (; worker < is_missing.size(); worker += what_if_.pp_size()) {
-        if (is_missing[worker]) return true;
-      }
-      return false;
-    };
-    for (OpIndex op = 0; op < what_if_.graph().size(); ++op) {
-      const Op& it = what_if_.graph().op(op);
-      const bool is_alone = is_dp_collective(it.kind) && !what_if_.graph().is_communication(op);
-      if (keeps_ && is_alone && has_missing(static_cast<std::size_t>(it.stage))) at_once_.push_back(op);
-    }
   }
 
   void add(CauseRemoval removal, Scenario scenario) {
@@ -239,9 +183,8 @@ class ComputeCauses {
   bool keeps_;  // launch delays
   ReplayCounter& counter_;
   // Where workers are missing: durations to be used, and the steps that all is compared with then.
-  std::vector<std::pair<OpIndex, std::vector<double>>> without_waits_;
-  std::vector<OpIndex> at_once_;
-  std::vector<double> before_ns_;
+  WaitsForMissing waits_;
+  std::vector<double> before_ns_;  // without those waits; empty: the basis's
   std::vector<CauseRemoval> result_;
 };
 

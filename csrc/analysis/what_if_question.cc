@@ -1,6 +1,7 @@
 #include "analysis/what_if_question.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <numeric>
 #include <optional>
@@ -12,6 +13,7 @@
 #include "analysis/lane_choice.h"
 #include "analysis/rebalance.h"
 #include "analysis/slowdowns.h"
+#include "analysis/waits_for_missing.h"
 
 namespace smon_rt::analysis {
 namespace {
@@ -173,17 +175,50 @@ Result<QuestionAnswer> replay_other_ranks(const WhatIf& what_if, const Question&
   return answer;
 }
 
-Result<QuestionAnswer> answer_to(const WhatIf& what_if, std::span<const ExplainedDelay> explained,
-                                 const Question& question) {
-  const JobEdit edit = edited(what_if, explained, question);
-  if (question.dropped_dp_count > 0 || question.dp_count > 0) {
-    return replay_other_ranks(what_if, question, edit.scenario());
-  }
-  QuestionAnswer answer;
-  answer.dp_count = what_if.dp_size();
-  answer.after_ns = what_if.simulator().replay(edit.scenario()).last;
-  return answer;
+bool is_about_computes(const Question& question) {
+  return !question.fixed_workers.empty() || !question.fixed_stages.empty() || !question.scales.empty() ||
+         question.microbatches != Microbatches::kAsRecorded;
 }
+
+// Answers questions, and remembers what several of them need.
+class Asker {
+ public:
+  Asker(const WhatIf& what_if, std::span<const ExplainedDelay> explained)
+      : what_if_(what_if), explained_(explained), waits_(what_if) {}
+
+  Result<QuestionAnswer> answer(const Question& question) {
+    const bool without_waits = waits_.are_there() && is_about_computes(question);
+    Scenario scenario = edited(what_if_, explained_, question).take();
+    if (without_waits) waits_.take_out(scenario);
+    auto answer = replay(question, scenario);
+    if (answer) answer->before_ns = before(question.had_launch_delays, without_waits);
+    return answer;
+  }
+
+ private:
+  Result<QuestionAnswer> replay(const Question& question, const Scenario& scenario) const {
+    if (question.dropped_dp_count > 0 || question.dp_count > 0) return replay_other_ranks(what_if_, question, scenario);
+    QuestionAnswer answer;
+    answer.dp_count = what_if_.dp_size();
+    answer.after_ns = what_if_.simulator().replay(scenario).last;
+    return answer;
+  }
+
+  const std::vector<double>& before(bool has_launch_delays, bool without_waits) {
+    std::vector<double>& steps = before_ns_[(has_launch_delays ? 2 : 0) + (without_waits ? 1 : 0)];
+    if (steps.empty()) {
+      Scenario scenario = has_launch_delays ? what_if_.recorded() : what_if_.nodelay();
+      if (without_waits) waits_.take_out(scenario);
+      steps = what_if_.simulator().replay(scenario).last;
+    }
+    return steps;
+  }
+
+  const WhatIf& what_if_;
+  std::span<const ExplainedDelay> explained_;
+  WaitsForMissing waits_;
+  std::array<std::vector<double>, 4> before_ns_;
+};
 
 }  // namespace
 
@@ -192,16 +227,13 @@ Result<std::vector<QuestionAnswer>> ask(const WhatIf& what_if, std::span<const E
   for (const Question& question : questions) {
     if (auto refused = refuse(what_if, question)) return *refused;
   }
-  ReplayCounter counter(progress, static_cast<int>(questions.size()) + 1);
-  if (!counter.next()) return Error{"stopped"};
-  const std::vector<double> recorded_ns = what_if.simulator().replay(what_if.recorded()).last;
-  const std::vector<double> nodelay_ns = what_if.simulator().replay(what_if.nodelay()).last;
+  ReplayCounter counter(progress, static_cast<int>(questions.size()));
+  Asker asker(what_if, explained);
   std::vector<QuestionAnswer> answers;
   for (const Question& question : questions) {
     if (!counter.next()) return Error{"stopped"};
-    auto answer = answer_to(what_if, explained, question);
+    auto answer = asker.answer(question);
     if (!answer) return answer.error();
-    answer->before_ns = question.had_launch_delays ? recorded_ns : nodelay_ns;
     answers.push_back(std::move(*answer));
   }
   return answers;

@@ -145,7 +145,15 @@ RECORDED_PLANTS = (
 
 @pytest.mark.parametrize("plants", RECORDED_PLANTS, ids=" ".join)
 def test_a_cause_that_is_fixed_gives_back_what_the_report_says(plants: tuple[str, ...], tmp_path: Path) -> None:
-    report = report_of(job_with(*plants), tmp_path, "traces")
+    assert_causes_are_answers(report_of(job_with(*plants), tmp_path, "traces"), plants)
+
+
+@pytest.mark.parametrize("plant", ["stage=2:1.5", "sequence_length=0.8"])
+def test_so_does_one_where_a_rank_is_missing(plant: str, tmp_path: Path) -> None:
+    assert_causes_are_answers(report_of(job_with(plant, missing_ranks=(5,)), tmp_path, "traces"), (plant,))
+
+
+def assert_causes_are_answers(report: Report, plants: tuple[str, ...]) -> None:
     names = [cause.cause for cause in report.causes if cause.cause != "noise"]
     asked = [name for name in names if names.count(name) == 1]
     assert {parse_plant(text).cause for text in plants} <= set(names)

@@ -156,7 +156,7 @@ TEST(WhatIfQuestion, WhatIsOutsideTheJobIsRefused) {
 
 TEST(WhatIfQuestion, CanBeStoppedBetweenReplays) {
   const WhatIfJob job(uneven_job());
-  auto answers = ask(job.what_if, {}, {Question{}, Question{}}, [](int done, int) { return done < 3; });
+  auto answers = ask(job.what_if, {}, {Question{}, Question{}}, [](int done, int) { return done < 2; });
   ASSERT_FALSE(answers.has_value());
   EXPECT_EQ(answers.error().message, "stopped");
 }
