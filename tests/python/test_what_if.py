@@ -13,6 +13,7 @@ import jsonschema
 import numpy as np
 import pytest
 
+from smon_rt import _analysis
 from smon_rt.analysis import Report, analyze
 from smon_rt.cli import run
 from smon_rt.errors import QuestionError
@@ -202,6 +203,28 @@ def test_a_question_that_makes_no_sense_is_one_line_and_exit_code_2(
     assert captured.err.count("\n") == 1
     assert captured.err.rstrip("\n").isprintable()
     assert captured.out == ""
+
+
+BAD_PARTS: tuple[tuple[dict[str, Any], type[Exception], str], ...] = (
+    ({"colour": 1}, ValueError, "a question has no part 'colour'"),
+    ({"ideal_kinds": ["nap"]}, ValueError, "there is no kind 'nap'"),
+    ({"microbatches": "odd"}, ValueError, "microbatches must be"),
+    ({"launch_delays": "few"}, ValueError, "launch_delays must be"),
+    ({"removed_work": [("lunch", -1, -1)]}, ValueError, "work of the host must be"),
+    ({"fixed_workers": [1]}, TypeError, "'fixed_workers' of a question is of another type"),
+    ({"fixed_workers": [(-1, 0)]}, TypeError, "'fixed_workers' of a question is of another type"),
+    ({"dropped_dp_count": -1}, TypeError, "'dropped_dp_count' of a question is of another type"),
+    ({"scales": [("forward_compute", 0, 0, -1.0)]}, ValueError, "a factor of durations must be a positive number"),
+)
+
+
+@pytest.mark.parametrize(("parts", "error", "words"), BAD_PARTS, ids=[str(parts) for parts, _, _ in BAD_PARTS])
+def test_the_engine_refuses_parts_of_questions_that_it_does_not_know(
+    parts: dict[str, Any], error: type[Exception], words: str, trace: str
+) -> None:
+    source = analyze(trace).source
+    with pytest.raises(error, match=words):
+        _analysis.what_if(source.trace.ops, source.trace.recorded_sizes(), [parts])
 
 
 def test_a_job_of_one_worker_has_no_peers(tmp_path: Path) -> None:
