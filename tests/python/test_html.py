@@ -137,6 +137,11 @@ def test_a_healthy_job_is_told_so_without_colour() -> None:
     assert "▲ loses time" in re.sub(r"\s+", " ", visible_text(page_of(slow_worker_report())))
 
 
+def test_a_named_cause_of_a_small_loss_is_not_called_fine() -> None:
+    text = re.sub(r"\s+", " ", visible_text(page_of(report_of(make_raw(nodelay_s=1.05, removed={"worker": 0.05})))))
+    assert "● little is lost slowdown 1.05" in text
+
+
 def test_both_meanings_of_lost_stand_side_by_side() -> None:
     text = re.sub(r"\s+", " ", visible_text(page_of(slow_worker_report(delay_s=0.25))))
     assert "The difference, 1.25 s a step, is all that is lost: 1.00 s to stragglers (nodelay − ideal) and" in text

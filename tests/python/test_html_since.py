@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from statistics import fmean
 
 import pytest
 
+from smon_rt.analysis import analyze
 from smon_rt.analysis.causes import Cause
 from smon_rt.report.since import history_of
 
@@ -52,3 +54,11 @@ def test_one_step_tells_nothing() -> None:
 @pytest.mark.parametrize("gains", [{}, {"1": 0.0}, {"1": -1.0, "2": 0.5}, {"1": float("nan")}])
 def test_without_a_gain_there_is_no_history(gains: dict[str, float]) -> None:
     assert history_of(Cause("gc", 0.0, None, None, None, None, gain_s_by_step=gains)) is None
+
+
+def test_the_steps_of_a_published_trace_give_its_gains(shared_traces: Path) -> None:
+    report = analyze(shared_traces / "trace-AR.parquet")
+    assert report.causes
+    for cause in report.causes:
+        assert list(cause.gain_s_by_step) == list(report.slowdown_by_step)
+        assert fmean(cause.gain_s_by_step.values()) == pytest.approx(cause.gain_s_per_step)

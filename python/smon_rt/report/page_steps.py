@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import Any
+
+import numpy as np
 
 from smon_rt.analysis.report import Report
 from smon_rt.analysis.units import counted, finite_or_none, is_finite, seconds
@@ -98,15 +101,18 @@ def _group(
     names: Sequence[str],
     shown: Sequence[str],
 ) -> dict[str, Any]:
-    return {
-        "names": names,
-        "values": [[_worst(values, keys, step) for keys in members] for step in shown],
-    }
+    columns = [_worst_by_step([values.get(key, {}) for key in keys], shown) for keys in members]
+    by_step = [[column[index] for column in columns] for index in range(len(shown))]
+    return {"names": names, "values": by_step}
 
 
-def _worst(values: Mapping[str, Mapping[str, float]], keys: Sequence[str], step: str) -> int | None:
-    known = [value for key in keys if is_finite(value := values.get(key, {}).get(step)) and value is not None]
-    return _thousandths(max(known)) if known else None
+def _worst_by_step(rows: Sequence[Mapping[str, float]], shown: Sequence[str]) -> list[int | None]:
+    """The largest value of each shown step in thousandths; None where no row has a number."""
+    table = np.array([[row.get(step, math.nan) for step in shown] for row in rows], np.float64)
+    table[~np.isfinite(table)] = math.nan
+    # fmax passes over what is not a number.
+    worst = np.fmax.reduce(table, axis=0)
+    return [None if math.isnan(value) else round(value * 1000) for value in worst.tolist()]
 
 
 def _thousandths(value: float | None) -> int | None:
