@@ -28,11 +28,6 @@ std::optional<std::size_t> index_in(const Kinds& kinds, Kind kind) {
   return static_cast<std::size_t>(found - kinds.begin());
 }
 
-double finite_median(std::vector<double> values) {
-  std::erase_if(values, [](double value) { return !std::isfinite(value); });
-  return values.empty() ? kUnknown : median(values);
-}
-
 // The transfers of a set of kinds, sorted into places by `place_of`; a place has a row for each dp rank where those
 // differ, else one for all. Medians are by kind and place.
 class Transfers {
@@ -68,7 +63,7 @@ class Transfers {
         (is_own ? own : others).push_back(medians_[kind][p * rows_ + r]);
       }
     }
-    return factor(finite_median(std::move(own)), finite_median(std::move(others)));
+    return factor(finite_median(own), finite_median(others));
   }
 
   // Time that a place takes more than the others, over all its transfers of a lane.
@@ -143,7 +138,7 @@ class Transfers {
     for (std::size_t p = 0; p < place_count_; ++p) {
       for (std::size_t r = 0; p != place && r < rows_; ++r) others.push_back(medians_[kind][p * rows_ + r]);
     }
-    const double elsewhere = finite_median(std::move(others));
+    const double elsewhere = finite_median(others);
     for (std::size_t r = 0; r < rows_; ++r) factors[r] = factor(medians_[kind][place * rows_ + r], elsewhere);
     return factors;
   }

@@ -32,11 +32,6 @@ class MicrobatchNumbers {
   std::map<std::pair<bool, std::int64_t>, std::uint32_t> numbers_;
 };
 
-double finite_median(std::vector<double>& scratch) {
-  std::erase_if(scratch, [](double value) { return !std::isfinite(value); });
-  return scratch.empty() ? kUnknown : median(scratch);
-}
-
 // With two the smaller: stragglers are slow, not fast.
 double typical(std::vector<double>& scratch) {
   std::erase_if(scratch, [](double value) { return !std::isfinite(value); });

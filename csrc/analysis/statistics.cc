@@ -1,6 +1,8 @@
 #include "analysis/statistics.h"
 
 #include <algorithm>
+#include <cmath>
+#include <limits>
 #include <random>
 
 namespace smon_rt::analysis {
@@ -62,6 +64,11 @@ double median(std::span<double> values) {
   std::nth_element(values.begin(), middle, values.end());
   if (values.size() % 2 == 1) return *middle;
   return (*std::max_element(values.begin(), middle) + *middle) / 2;
+}
+
+double finite_median(std::vector<double>& values) {
+  std::erase_if(values, [](double value) { return !std::isfinite(value); });
+  return values.empty() ? std::numeric_limits<double>::quiet_NaN() : median(values);
 }
 
 Interval bootstrap_mean(std::span<const double> values, std::span<const std::int64_t> steps) {

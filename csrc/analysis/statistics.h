@@ -12,6 +12,9 @@ double mean(std::span<const double> values);
 /// Mean of the two middle values for an even count; 0 for no values. Reorders `values`.
 double median(std::span<double> values);
 
+/// Median of those that are finite; NaN where none is. The others are taken out.
+double finite_median(std::vector<double>& values);
+
 struct Interval {
   double low = 0;
   double high = 0;

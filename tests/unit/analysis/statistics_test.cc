@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <limits>
 #include <numeric>
@@ -27,6 +28,15 @@ std::vector<double> noise(std::size_t count) {
   std::vector<double> values(count);
   for (double& value : values) value = 100 + random() % 50;
   return values;
+}
+
+TEST(FiniteMedian, LeavesOutWhatIsNotFinite) {
+  const double nan = std::nan("");
+  std::vector<double> values{3, nan, 1, HUGE_VAL, 2, -HUGE_VAL};
+  EXPECT_EQ(finite_median(values), 2);
+  EXPECT_EQ(values.size(), 3u);
+  std::vector<double> none{nan, nan};
+  EXPECT_TRUE(std::isnan(finite_median(none)));
 }
 
 TEST(Statistics, TheMeanOfNothingIsZero) {
