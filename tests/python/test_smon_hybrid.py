@@ -88,8 +88,8 @@ def test_a_slow_rank_is_found_through_both_kinds_of_groups(tmp_path: Path, lost:
     assert report.mean_step_time_s.base == pytest.approx(0.042)
     assert report.mean_step_time_s.nodelay == pytest.approx(0.042, rel=1e-3)
     assert report.fidelity.early_starts.count == 0
-    # The mean of all backwards has a quarter of the slow one's excess.
-    assert report.verdict.gain_s_per_step == pytest.approx(0.0075, rel=0.02)
+    # Repaired it is as its peers: its backward takes 10 ms instead of 20.
+    assert report.verdict.gain_s_per_step == pytest.approx(0.010, rel=0.02)
     assert report.slowdown_by_worker["0,0"] == pytest.approx(1, abs=0.08)
 
 
