@@ -193,9 +193,10 @@ _HEALTHY: list[tuple[str, JobSpec]] = [
     ("uneven, lossy", dataclasses.replace(_UNEVEN, noise=0.03, drop_ratio=0.002)),
 ]
 
-#: What must hold already, small enough for every run of the tests.
+#: One of each kind of fault, small enough for every run of the tests.
 _SMOKE = {
-    *("worker: plain", "worker: clocks", "stage: plain, last", "gc: dp only", "host_launch_delay: one worker"),
+    *("worker: plain", "worker: clocks", "stage: plain, last", "stage: missing rank", "sequence_length: plain"),
+    *("gc: dp only", "host_launch_delay: one worker", "mixed: worker, sequences"),
     *("healthy: plain", "healthy: 5 %"),
 }
 
