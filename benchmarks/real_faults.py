@@ -58,7 +58,7 @@ def main() -> int:
 
 
 def run_job(folder: Path, fault: str) -> Outcome:
-    """One job and what was found in it. A job or analysis that fails raises CalledProcessError with what it said."""
+    """One job and what was found in it. Raises SystemExit with what was said if the job or its analysis fails."""
     shutil.rmtree(folder, ignore_errors=True)
     command = [sys.executable, str(ROOT / "examples" / "faults.py"), str(folder), f"--fault={fault}"]
     done = subprocess.run(
@@ -66,7 +66,7 @@ def run_job(folder: Path, fault: str) -> Outcome:
     )
     last = done.stdout.rstrip().rpartition("\n")[2]
     if done.returncode not in (0, 1) or not last.startswith("faults: "):
-        raise subprocess.CalledProcessError(done.returncode, command, done.stdout)
+        raise SystemExit(f"{done.stdout}\n{folder.name}: failed with exit code {done.returncode}, see above")
     # How busy the machine was belongs to what is printed: a job may have been drowned.
     print(f"{folder.name}: {last.removeprefix('faults: ')} (load {os.getloadavg()[0]:.1f})", flush=True)
     found = outcome(json.loads((folder / "planted.json").read_text()), json.loads((folder / "report.json").read_text()))

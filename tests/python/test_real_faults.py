@@ -13,6 +13,7 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent.parent
 sys.path.insert(0, str(ROOT / "benchmarks"))
 
+import real_faults  # noqa: E402
 from real_faults import COLUMNS, HEADING, outcome, row, with_row  # noqa: E402
 
 DATE = datetime.date(2026, 11, 30)
@@ -64,6 +65,14 @@ def test_a_page_without_the_table_is_refused() -> None:
 def test_the_page_that_is_written_to_has_the_table() -> None:
     page = (ROOT / "docs" / "soak.md").read_text(encoding="utf-8")
     assert "| x | gc | y |" in with_row(page, "gc", "| x | gc | y |")
+
+
+def test_a_job_that_fails_is_an_error_with_what_it_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "examples").mkdir()
+    (tmp_path / "examples" / "faults.py").write_text("raise ValueError('no torch')")
+    monkeypatch.setattr(real_faults, "ROOT", tmp_path)
+    with pytest.raises(SystemExit, match=r"(?s)ValueError: no torch.*gc-1: failed with exit code 1"):
+        real_faults.run_job(tmp_path / "gc-1", "gc")
 
 
 @pytest.mark.parametrize("options", [("--fault=other",), ("--runs=0",)])
