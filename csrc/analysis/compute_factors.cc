@@ -264,11 +264,6 @@ void ComputeFactors::compare_places(Pass& pass, const std::vector<double>& share
   }
 }
 
-bool ComputeFactors::is_recorded(std::size_t dp_rank, std::size_t stage) const {
-  return std::any_of(passes_.begin(), passes_.begin() + kOptimizerPass,
-                     [&](const Pass& pass) { return pass.spent[dp_rank * pp_size_ + stage] > 0; });
-}
-
 void ComputeFactors::keep_slow_optimizers(Pass& pass) const {
   for (double& factor : pass.worker) factor = factor < kLeastOptimizerRatio ? 1 : factor;
   std::fill(pass.stage.begin(), pass.stage.end(), 1);

@@ -47,8 +47,6 @@ class ComputeFactors {
     return passes_[pass].worker[dp_rank * pp_size_ + stage];
   }
   double stage(std::size_t pass, std::size_t stage) const { return passes_[pass].stage[stage]; }
-  /// True where some forward or backward of the worker was recorded.
-  bool is_recorded(std::size_t dp_rank, std::size_t stage) const;
   /// What the op's microbatch takes of what the median one does, one value per lane; null: it has none of its own.
   const double* microbatch(std::size_t pass, std::size_t op_number) const;
   /// What an op takes without noise, given its microbatch's factor; NaN where nothing is known of its worker.
