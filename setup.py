@@ -65,7 +65,9 @@ class GenerateAndBuild(build_py):
     def run(self) -> None:
         super().run()
         package = ROOT / "python" if self.editable_mode else Path(self.build_lib)
-        command = [sys.executable, str(ROOT / "tools" / "generate_proto.py"), str(package / "smon_rt" / "_proto")]
+        # Not every Python that this is built for has grpcio-tools: another one may bring them.
+        python = os.environ.get("SMON_RT_PROTOC_PYTHON", sys.executable)
+        command = [python, str(ROOT / "tools" / "generate_proto.py"), str(package / "smon_rt" / "_proto")]
         subprocess.run(command, check=True)
 
 

@@ -24,7 +24,7 @@ COMPILERS = ("g++-11", "g++-13", "g++-14", "clang++-14", "clang++-16", "clang++-
 PYTHONS = ("3.10", "3.12", "3.13", "3.13t", "3.14", "3.14t")
 #: The last whose process groups take no hooks is between this and 2.15.
 TORCHES = ("torch-2.6.0",)
-TEST_TOOLS = ("pytest>=8", "hypothesis>=6.100")
+TOOLS = ("pytest>=8", "hypothesis>=6.100", "setuptools>=68", "wheel", "pybind11>=2.13", "cmake>=3.24", "ninja")
 RECORDER_TESTS = ("test_recording_*.py", "test_trace_*.py", "test_info.py", "test_closing_line.py")
 TORCH_TESTS = ("test_torch_*.py", "test_integrations.py", "test_pipelining_hooks.py")
 COMMAND_LIMIT_S = 3600
@@ -64,13 +64,14 @@ def python_cell(
 ) -> Cell:
     python = str(environment / "bin" / "python")
     tests = [str(path) for pattern in patterns for path in sorted((ROOT / "tests" / "python").glob(pattern))]
+    # The newest that come built: some are half in Rust by now, and their last ones not built for every Python.
+    install = [python, "-m", "pip", "install", "-q", "--prefer-binary"]
+    protoc = f"SMON_RT_PROTOC_PYTHON={sys.executable}"  # its tools are not built for every Python either
     commands = {
         "making the environment": [str(program), "-m", "venv", "--clear", str(environment)],
-        # The newest that come built: some are half in Rust by now, and their last ones not built for every Python.
-        "installing test tools": [python, "-m", "pip", "install", "-q", "--prefer-binary", *TEST_TOOLS],
-        **({"installing what is tried": [python, "-m", "pip", "install", "-q", *requirements]} if requirements else {}),
+        "installing tools": [*install, *TOOLS, *requirements],
         # The installed package is tested: the checkout's python/ folder is on no path.
-        "building and installing": [python, "-m", "pip", "install", "-q", str(ROOT)],
+        "building and installing": ["env", protoc, *install, "--no-build-isolation", str(ROOT)],
         "testing": [python, "-m", "pytest", "-q", "-p", "no:cacheprovider", *tests],
     }
     return Cell(name, program, ask(program, "sys.version.split()[0]") if program else "", commands)

@@ -212,7 +212,8 @@ py::object bootstrap(const std::vector<double>& values, const std::vector<std::i
 }  // namespace
 }  // namespace smon_rt::analysis
 
-PYBIND11_MODULE(_analysis, module) {
+// Nothing here is shared between calls.
+PYBIND11_MODULE(_analysis, module, py::mod_gil_not_used()) {
   using namespace smon_rt::analysis;  // NOLINT: the module's own namespace
   module.doc() = "The what-if engine of smon_rt.";
   py::tuple names(smon_rt::kKindCount);

@@ -33,6 +33,18 @@ def test_the_gil_stays_off(job: RecordedJob) -> None:
     assert output.stdout.split() == ["False"]
 
 
+def test_the_engine_leaves_it_off_too(job: RecordedJob) -> None:
+    job.run(
+        """
+        import warnings
+        warnings.simplefilter("error")
+        from smon_rt import _analysis
+        assert not sys._is_gil_enabled()
+        assert _analysis.bootstrap_mean([1.0, 1.0], [0, 1]) == (1.0, 1.0)
+        """
+    )
+
+
 def test_threads_that_run_at_once_lose_nothing_silently(job: RecordedJob) -> None:
     job.run(
         START

@@ -220,7 +220,7 @@ class _JobImporter:
             "communicator": (ops.own_comm, pa.int32()),
             "communicator_number": (numbers_in_communicators(ops), pa.int32()),
         }
-        arrays = [pa.array(values[order].astype(kind.to_pandas_dtype()), kind) for values, kind in columns.values()]
+        arrays = [pa.array(values[order]).cast(kind) for values, kind in columns.values()]
         return pa.record_batch(arrays, names=list(columns))
 
     def _recording(self, alignment: ClockAlignment, merged: WorkerOps, groups: Groups, analysed: set[int]) -> Recording:
