@@ -4,18 +4,26 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, TextIO
 
 import click
 
-from smon_rt.cli.arguments import layer_counts, layout_sizes, run_options, step_range
+from smon_rt.cli.arguments import (
+    currency_option,
+    fail_above_option,
+    layer_counts,
+    layout_option,
+    meta_option,
+    price_option,
+    run_options,
+    steps_option,
+)
 from smon_rt.cli.jobs import (
     EXIT_BAD_INPUT,
     EXIT_INCOMPLETE,
     EXIT_THRESHOLD,
-    finite,
     is_incomplete,
     jobs_of,
     progress_bar,
@@ -24,20 +32,6 @@ from smon_rt.errors import SmonError, TraceError
 
 if TYPE_CHECKING:
     from smon_rt.analysis.report import Report
-
-
-def checked_by(option: str) -> Callable[[click.Context, click.Parameter, Any], Any]:
-    """A callback that lets `ReportOptions`, which knows the limits, look at one value."""
-
-    def check(_context: click.Context, _parameter: click.Parameter, value: Any) -> Any:
-        from smon_rt.analysis.report import ReportOptions
-
-        try:
-            return getattr(ReportOptions(**{option: value}), option)
-        except ValueError as error:
-            raise click.BadParameter(str(error)) from None
-
-    return check
 
 
 def _output_name(_context: click.Context, parameter: click.Parameter, name: str | None) -> str | None:
@@ -49,20 +43,15 @@ def _output_name(_context: click.Context, parameter: click.Parameter, name: str 
 @run_options
 @click.command("analyze")
 @click.argument("paths", metavar="PATH...", nargs=-1, required=True)
-@click.option("--meta", metavar="YAML", help="The job's record, for a parquet; looked for beside it when not given.")
+@meta_option
 @click.option(
     "--json", "json_path", metavar="FILE", callback=_output_name, help="Write the report as JSON; - is stdout."
 )
 @click.option(
     "--html", "html_path", metavar="FILE", callback=_output_name, help="Write one offline HTML page with plots."
 )
-@click.option("--steps", metavar="A-B", callback=step_range, help="Only these steps, both ends included.")
-@click.option(
-    "--layout",
-    metavar="pp=2,dp=4",
-    callback=layout_sizes,
-    help="Sizes, the outermost dimension first, for recorded ranks that do not say theirs.",
-)
+@steps_option
+@layout_option
 @click.option(
     "--layers",
     metavar="8,8,8,6",
@@ -70,18 +59,9 @@ def _output_name(_context: click.Context, parameter: click.Parameter, name: str 
     help="Layers of each stage: where one is slow, how many to move is said.",
 )
 @click.option("--quiet", is_flag=True, help="Print only the first line of the verdict, and no progress.")
-@click.option(
-    "--gpu-hour-price",
-    type=float,
-    default=2.0,
-    show_default=True,
-    callback=checked_by("gpu_hour_price"),
-    help="Price of a GPU-hour.",
-)
-@click.option(
-    "--currency", default="USD", show_default=True, callback=checked_by("currency"), help="Currency of that price."
-)
-@click.option("--fail-above", metavar="S", type=float, callback=finite, help="Exit with 1 if a slowdown is above S.")
+@price_option
+@currency_option
+@fail_above_option
 def command(
     paths: tuple[str, ...],
     meta: str | None,

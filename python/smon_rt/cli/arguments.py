@@ -1,8 +1,11 @@
-"""What several commands take alike: paths and ranges of steps."""
+"""What several commands take alike: their options, and what these may be."""
 
 from __future__ import annotations
 
+import math
 import re
+from collections.abc import Callable
+from typing import Any
 
 import click
 
@@ -51,3 +54,52 @@ def run_options(command: click.Command) -> click.Command:
         click.Option(["--attempt"], metavar="N", type=click.IntRange(0), help="This attempt; the newest otherwise."),
     ]
     return command
+
+
+def finite(_context: click.Context, _parameter: click.Parameter, value: float | None) -> float | None:
+    """A number of zero or more, as a threshold must be."""
+    if value is None:
+        return None
+    if not (math.isfinite(value) and value >= 0):
+        raise click.BadParameter("must be a number of zero or more")
+    return abs(value)  # -0.0 is a zero
+
+
+def checked_by(option: str) -> Callable[[click.Context, click.Parameter, Any], Any]:
+    """A callback that lets `ReportOptions`, which knows the limits, look at one value."""
+
+    def check(_context: click.Context, _parameter: click.Parameter, value: Any) -> Any:
+        from smon_rt.analysis.report import ReportOptions
+
+        try:
+            return getattr(ReportOptions(**{option: value}), option)
+        except ValueError as error:
+            raise click.BadParameter(str(error)) from None
+
+    return check
+
+
+meta_option = click.option(
+    "--meta", metavar="YAML", help="The job's record, for a parquet; looked for beside it when not given."
+)
+steps_option = click.option("--steps", metavar="A-B", callback=step_range, help="Only these steps, both ends included.")
+layout_option = click.option(
+    "--layout",
+    metavar="pp=2,dp=4",
+    callback=layout_sizes,
+    help="Sizes, the outermost dimension first, for recorded ranks that do not say theirs.",
+)
+fail_above_option = click.option(
+    "--fail-above", metavar="S", type=float, callback=finite, help="Exit with 1 if a slowdown is above S."
+)
+price_option = click.option(
+    "--gpu-hour-price",
+    type=float,
+    default=2.0,
+    show_default=True,
+    callback=checked_by("gpu_hour_price"),
+    help="Price of a GPU-hour.",
+)
+currency_option = click.option(
+    "--currency", default="USD", show_default=True, callback=checked_by("currency"), help="Currency of that price."
+)

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from smon_rt.cli.arguments import step_range
-from smon_rt.cli.jobs import EXIT_INCOMPLETE, EXIT_THRESHOLD, finite, is_incomplete, progress_bar
+from smon_rt.cli.arguments import finite, step_range
+from smon_rt.cli.jobs import EXIT_INCOMPLETE, EXIT_THRESHOLD, is_incomplete, progress_bar
 from smon_rt.errors import SmonError
 
 if TYPE_CHECKING:
@@ -38,17 +38,14 @@ def command(a: str, b: str, json_path: str | None, steps: range | None, quiet: b
     from smon_rt.analysis import expand
     from smon_rt.analysis.diff import compare
     from smon_rt.cli.analyze import refuse_outputs
-    from smon_rt.report.output_file import write_atomically
+    from smon_rt.report.output_file import write_text
 
     refuse_outputs([str(name) for path in (a, b) for name in expand(path)], None, json_path, None)
     sides = [_side(path, steps, quiet) for path in (a, b)]
     (before, facts_before), (after, facts_after) = sides
     diff = compare(before, after, facts_before, facts_after)
-    if json_path == "-":
-        sys.stdout.write(diff.to_json() + "\n")
-        sys.stdout.flush()
-    elif json_path is not None:
-        write_atomically(json_path, [diff.to_json() + "\n"])
+    if json_path is not None:
+        write_text(json_path, diff.to_json() + "\n")
     _print(diff, quiet, to_stderr=json_path == "-")
     ratio = diff.step_ratio
     if fail_above is not None and ratio is not None and ratio > fail_above and diff.step_time_s.is_noise is not True:

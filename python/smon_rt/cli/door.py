@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING, TextIO
 
 import click
 
-from smon_rt.cli.arguments import layout_sizes, run_options, step_range
+from smon_rt.cli.arguments import fail_above_option, layout_option, meta_option, run_options, steps_option
 from smon_rt.cli.jobs import (
     EXIT_BAD_INPUT,
     EXIT_INCOMPLETE,
     EXIT_THRESHOLD,
-    finite,
     jobs_of,
     progress_bar,
 )
@@ -32,17 +31,12 @@ _MOST_RUNS = 20
 @run_options
 @click.command("PATH...", short_help="Look at what lies there: the verdict, and the next command.")
 @click.argument("paths", metavar="", nargs=-1, required=True)
-@click.option("--meta", metavar="YAML", help="The job's record, for a parquet; looked for beside it when not given.")
+@meta_option
 @click.option("--json", "json_path", metavar="FILE", help="Write what was found as JSON; - is stdout.")
-@click.option("--steps", metavar="A-B", callback=step_range, help="Only these steps, both ends included.")
-@click.option(
-    "--layout",
-    metavar="pp=2,dp=4",
-    callback=layout_sizes,
-    help="Sizes, the outermost dimension first, for recorded ranks that do not say theirs.",
-)
+@steps_option
+@layout_option
 @click.option("--quiet", is_flag=True, help="Print only the first line.")
-@click.option("--fail-above", metavar="S", type=float, callback=finite, help="Exit with 1 if a slowdown is above S.")
+@fail_above_option
 def command(
     paths: tuple[str, ...],
     meta: str | None,
@@ -150,11 +144,6 @@ def _list_runs(path: str, runs: list[tuple[str, int]], json_path: str | None, st
 
 
 def _write_json(document: object, json_path: str) -> None:
-    from smon_rt.report.output_file import write_atomically
+    from smon_rt.report.output_file import write_text
 
-    text = json.dumps(document, indent=2, allow_nan=False) + "\n"
-    if json_path == "-":
-        sys.stdout.write(text)
-        sys.stdout.flush()
-    else:
-        write_atomically(json_path, [text])
+    write_text(json_path, json.dumps(document, indent=2, allow_nan=False) + "\n")

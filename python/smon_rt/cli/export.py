@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from smon_rt.cli.arguments import layout_sizes, run_options, step_range
+from smon_rt.cli.arguments import layout_sizes, meta_option, run_options, step_range
 from smon_rt.errors import SmonError
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ _PARQUET_SUFFIX = ".parquet"
     is_flag=True,
     help="Add the timeline without stragglers beside the recorded one, each step put where the recorded one begins.",
 )
-@click.option("--meta", metavar="YAML", help="The job's record, for a parquet; looked for beside it when not given.")
+@meta_option
 @click.option(
     "--layout",
     metavar="pp=2,dp=4",

@@ -34,7 +34,7 @@ def command(
     is taken. The last spans of a process that was killed on this node are taken from its memory. Exits with 3 when
     something is missing, and says what.
     """
-    from smon_rt.report.output_file import write_atomically
+    from smon_rt.report.output_file import write_text
     from smon_rt.report.terminal import print_text
     from smon_rt.report.trace_info import info_tables, info_text, shown_line
     from smon_rt.trace.job_trace import JobReader
@@ -45,12 +45,7 @@ def command(
     stream = sys.stderr if json_path == "-" else sys.stdout
     if json_path is not None:
         # ASCII only: the same bytes whatever the encoding of the stream.
-        text = json.dumps(job.to_dict(), indent=2, allow_nan=False) + "\n"
-        if json_path == "-":
-            sys.stdout.write(text)
-            sys.stdout.flush()
-        else:
-            write_atomically(json_path, [text])
+        write_text(json_path, json.dumps(job.to_dict(), indent=2, allow_nan=False) + "\n")
     if quiet:
         for reason in job.incomplete:
             click.echo(f"missing: {shown_line(reason)}", file=stream)

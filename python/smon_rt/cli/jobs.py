@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import math
 import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
-
-import click
 
 if TYPE_CHECKING:
     from smon_rt.analysis.report import Report
@@ -19,15 +16,6 @@ Progress = Callable[[int, int], None]
 EXIT_THRESHOLD = 1
 EXIT_BAD_INPUT = 2
 EXIT_INCOMPLETE = 3
-
-
-def finite(_context: click.Context, _parameter: click.Parameter, value: float | None) -> float | None:
-    """A number of zero or more, as a threshold must be."""
-    if value is None:
-        return None
-    if not (math.isfinite(value) and value >= 0):
-        raise click.BadParameter("must be a number of zero or more")
-    return abs(value)  # -0.0 is a zero
 
 
 def is_incomplete(report: Report) -> bool:

@@ -8,8 +8,15 @@ from typing import TYPE_CHECKING
 
 import click
 
-from smon_rt.cli.analyze import checked_by, refuse_outputs
-from smon_rt.cli.arguments import layout_sizes, run_options, step_range
+from smon_rt.cli.analyze import refuse_outputs
+from smon_rt.cli.arguments import (
+    currency_option,
+    layout_option,
+    meta_option,
+    price_option,
+    run_options,
+    steps_option,
+)
 from smon_rt.cli.jobs import EXIT_INCOMPLETE, is_incomplete, progress_bar
 
 if TYPE_CHECKING:
@@ -32,27 +39,13 @@ if TYPE_CHECKING:
 @click.option(
     "--scale-dp", metavar="F", type=float, default=1.0, help="F times the dp ranks, drawn from what was measured."
 )
-@click.option("--meta", metavar="YAML", help="The job's record, for a parquet; looked for beside it when not given.")
+@meta_option
 @click.option("--json", "json_path", metavar="FILE", help="Write the answer as JSON; - is stdout.")
-@click.option("--steps", metavar="A-B", callback=step_range, help="Only these steps, both ends included.")
-@click.option(
-    "--layout",
-    metavar="pp=2,dp=4",
-    callback=layout_sizes,
-    help="Sizes, the outermost dimension first, for recorded ranks that do not say theirs.",
-)
+@steps_option
+@layout_option
 @click.option("--quiet", is_flag=True, help="Print only the answer's own line.")
-@click.option(
-    "--gpu-hour-price",
-    type=float,
-    default=2.0,
-    show_default=True,
-    callback=checked_by("gpu_hour_price"),
-    help="Price of a GPU-hour.",
-)
-@click.option(
-    "--currency", default="USD", show_default=True, callback=checked_by("currency"), help="Currency of that price."
-)
+@price_option
+@currency_option
 def command(
     paths: tuple[str, ...],
     fixes: tuple[str, ...],
@@ -105,7 +98,10 @@ def command(
         )
     answer = report.what_if(fixes, drop_slowest_dp=drop_slowest_dp, scale_dp=scale_dp)
     _print(answer, quiet=quiet, to_stderr=json_path == "-")
-    _write_json(answer, json_path)
+    if json_path is not None:
+        from smon_rt.report.output_file import write_text
+
+        write_text(json_path, answer.to_json() + "\n")
     return EXIT_INCOMPLETE if is_incomplete(report) else 0
 
 
@@ -119,16 +115,3 @@ def _print(answer: Answer, *, quiet: bool, to_stderr: bool) -> None:
         return
     style = "bold green" if answer.gain_s_per_step >= 0 else "bold red"
     print_text(answer.text, [], stream=stream, headline_style=style)
-
-
-def _write_json(answer: Answer, json_path: str | None) -> None:
-    from smon_rt.report.output_file import write_atomically
-
-    if json_path is None:
-        return
-    text = answer.to_json() + "\n"
-    if json_path == "-":
-        sys.stdout.write(text)
-        sys.stdout.flush()
-    else:
-        write_atomically(json_path, [text])

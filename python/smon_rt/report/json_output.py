@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from smon_rt.analysis.report import Report
-from smon_rt.report.output_file import write_atomically
+from smon_rt.report.output_file import write_text
 
 
 def write_json(reports: Sequence[Report], destination: str, *, as_list: bool) -> None:
@@ -20,11 +19,7 @@ def write_json(reports: Sequence[Report], destination: str, *, as_list: bool) ->
     document: Any = [report.to_dict() for report in reports] if as_list else reports[0].to_dict()
     # ASCII only: the same bytes whatever the encoding of the stream, and lone surrogates of a file name survive.
     text = json.dumps(document, indent=2, allow_nan=False) + "\n"
-    if destination == "-":
-        sys.stdout.write(text)
-        sys.stdout.flush()
-    else:
-        write_atomically(destination, [text])
+    write_text(destination, text)
 
 
 def json_schema() -> dict[str, Any]:

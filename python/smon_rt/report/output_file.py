@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import sys
 import tempfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -22,6 +23,15 @@ def refuse_unwritable(path: str) -> None:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
         if not target.parent.is_dir() or not os.access(target.parent, os.W_OK | os.X_OK):
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
+
+def write_text(destination: str, text: str) -> None:
+    """Writes a line or document to a file as `write_atomically` does, or to stdout for `-`."""
+    if destination == "-":
+        sys.stdout.write(text)
+        sys.stdout.flush()
+    else:
+        write_atomically(destination, [text])
 
 
 def write_atomically(path: str, parts: Iterable[str]) -> None:
