@@ -5,6 +5,7 @@ from __future__ import annotations
 from smon_rt.analysis.causes import Cause, Where
 from smon_rt.analysis.input_file import shown
 from smon_rt.analysis.units import counted, is_finite, percent, ratio
+from smon_rt.analysis.worker_words import Machines, Worker, group_words, hosts_words, ranks_words
 
 CAUSE_WORDS = {
     "worker": "worker",
@@ -28,10 +29,12 @@ _SLOWER_RATIO = 1.05
 _TOGETHER_RATIO = 1.2
 
 
-def scope_of(cause: Cause | None) -> str:
+def scope_of(cause: Cause | None, dp: int, pp: int) -> str:
     """`worker`, `stage`, `link`, `dp_replica` or `job`: how much of the job a cause is about."""
     if cause is None:
         return "job"
+    if cause.cause == "worker" and _replica_of(cause, dp, pp) is not None:
+        return "dp_replica"
     if cause.cause in ("worker", "stage"):
         return cause.cause
     if cause.cause in ("pp_communication", "dp_communication"):
@@ -43,9 +46,10 @@ def scope_of(cause: Cause | None) -> str:
 
 def scope_words(cause: Cause | None, worker_count: int, dp: int, pp: int, members: str) -> str:
     """`one worker (its 4 tp members move together)`; `members` is what is in the brackets, or nothing."""
-    scope = scope_of(cause)
+    scope = scope_of(cause, dp, pp)
     if cause is None or scope == "job":
-        return "the whole job"
+        has_places = cause is not None and worker_count > 1 and _has_no_single_place(cause)
+        return "no single place: several workers, or all" if has_places else "the whole job"
     where = cause.where
     if scope == "worker":
         count = len(cause.detail.get("workers", ()))
@@ -57,18 +61,49 @@ def scope_words(cause: Cause | None, worker_count: int, dp: int, pp: int, member
     if scope == "stage":
         return f"one stage ({counted(dp, 'worker')})"
     if cause.cause == "dp_communication":
-        return "links" if where.stage is None else f"the data-parallel group of one stage ({counted(dp, 'worker')})"
+        group = f"the data-parallel group of one stage ({counted(dp, 'worker')})"
+        return "no single group" if where.stage is None else group
     if where.stage is None:
-        return "links"
+        return "no single link"
     return "one link" if where.dp_rank is not None else f"the links between two stages ({counted(dp, 'pipeline')})"
 
 
-def place_words(cause: Cause) -> str:
+def _replica_of(cause: Cause, dp: int, pp: int) -> int | None:
+    """The dp rank of which all workers are slow, None where the workers are others."""
+    if dp == 1 or pp == 1:
+        return None
+    dp_ranks = {dp_rank for dp_rank, _ in cause.detail.get("workers", ())}
+    is_whole = cause.where.stage is None or (len(dp_ranks) == 1 and len(cause.detail["workers"]) == pp)
+    return cause.where.dp_rank if is_whole else None
+
+
+def _workers_of(cause: Cause, pp: int) -> list[Worker]:
+    """The workers of a slow group, slowest first; those of a dp rank where the cause has no others."""
+    workers = [(dp_rank, stage) for dp_rank, stage in cause.detail.get("workers", ())]
+    if workers or cause.where.dp_rank is None:
+        return workers
+    stages = range(pp) if cause.where.stage is None else [cause.where.stage]
+    return [(cause.where.dp_rank, stage) for stage in stages]
+
+
+def _has_no_single_place(cause: Cause) -> bool:
+    """Whether work of the host costs more than what each worker spends in it: it is not at once on all of them."""
+    if cause.cause == "host_launch_delay":
+        return True
+    own_s = cause.detail.get("worker_s_per_step")
+    return cause.cause in HOST_CAUSES and own_s is not None and not _is_together(cause)
+
+
+def place_words(cause: Cause, dp: int, pp: int, machines: Machines) -> str:
     """`worker: rank 0 (dp 0, stage 0) on node3`, `pp communication between rank 2 and rank 3 (dp 1, stage 0 to 1)`."""
     where, name = cause.where, CAUSE_WORDS[cause.cause]
     if cause.cause == "worker":
-        others = len(cause.detail.get("workers", ())) - 1
-        return f"worker: {_worker(where)}{f' and {others} more' if others > 0 else ''}"
+        workers = _workers_of(cause, pp)
+        if (replica := _replica_of(cause, dp, pp)) is not None:
+            return (
+                f"workers: all of dp rank {replica} ({ranks_words(workers, machines)}){hosts_words(workers, machines)}"
+            )
+        return f"workers: {group_words(workers, machines)}" if len(workers) > 1 else f"worker: {_worker(where)}"
     if cause.cause == "stage":
         return f"stage {where.stage}"
     if where.peer_stage is not None:
@@ -101,7 +136,8 @@ def _ends(where: Where) -> str:
 def evidence_words(cause: Cause, base_s: float) -> str:
     """How it shows: `forward 2.5x, backward 2.3x its peers,`; nothing where there is nothing to say."""
     if cause.cause == "worker":
-        return _times_slower(cause, "its peers" if cause.detail.get("peers") == "same_stage" else "other stages")
+        whose = "their" if cause.where.stage is None or len(cause.detail.get("workers", ())) > 1 else "its"
+        return _times_slower(cause, f"{whose} peers" if cause.detail.get("peers") == "same_stage" else "other stages")
     if cause.cause == "stage":
         return _times_slower(cause, "other stages")
     if cause.cause == "sequence_length":
@@ -142,21 +178,29 @@ def _ratio_of(cause: Cause, kind: str) -> float | None:
     return value if value is not None and is_finite(value) else None
 
 
-def action_words(cause: Cause) -> str:
+def action_words(cause: Cause, dp: int, pp: int, machines: Machines) -> str:
     """What to do next."""
     where = cause.where
     if cause.cause == "worker":
+        workers = _workers_of(cause, pp)
         if _is_slow_in_optimizer_only(cause):
-            return f"look at the optimizer's step, memory and CPUs on rank {where.rank}"
+            return f"look at the optimizer's step, memory and CPUs on {ranks_words(workers, machines)}"
+        if cause.detail.get("peers") == "other_stages" and len(workers) > 1:
+            return f"check the GPUs of {ranks_words(workers, machines)}, or give their stages fewer layers"
         if cause.detail.get("peers") == "other_stages":
             return f"check rank {where.rank}'s GPU (clocks, ECC, neighbours), or give stage {where.stage} fewer layers"
-        if len(cause.detail.get("workers", ())) > 1:
-            return f"take the machines of these workers out (rank {where.rank} first), or check their GPUs"
+        if (replica := _replica_of(cause, dp, pp)) is not None:
+            return f"take dp rank {replica}'s machines out ({ranks_words(workers, machines)}), or check their GPUs"
+        if len(workers) > 1:
+            return f"take the machines of {ranks_words(workers, machines)} out, or check their GPUs"
         check = "check its GPU (clocks, ECC, neighbours) before the next restart"
         return f"take rank {where.rank}'s machine out, or {check}"
     if cause.cause == "stage":
         why = " (it also computes the loss)" if cause.detail.get("is_last_stage") else ""
-        return f"move layers from stage {where.stage}{why} to the other stages"
+        moved = f"move layers from stage {where.stage}{why} to the other stages"
+        # One worker a stage: nothing tells a slow GPU from more work.
+        alone = machines.rank((0, where.stage)) if dp == 1 and where.stage is not None else None
+        return moved if alone is None else f"{moved}, or check rank {alone}'s GPU"
     if cause.cause == "pp_communication" and where.stage is not None:
         place = f"between stages {where.stage} and {where.peer_stage}"
         if where.dp_rank is None:
@@ -164,7 +208,7 @@ def action_words(cause: Cause) -> str:
         return f"check the link between {_ends(where)} (NICs, cables, switch ports), or put both on one host"
     if cause.cause == "dp_communication" and where.stage is not None:
         return f"check the links among the ranks of stage {where.stage}, which reduce its gradients together"
-    if cause.cause == "gc" and where.dp_rank is None and _collects_together(cause):
+    if cause.cause == "gc" and where.dp_rank is None and _is_together(cause):
         return "collect garbage less often (it is together already), or keep what lives on out of it (gc.freeze())"
     if cause.cause in HOST_CAUSES and where.dp_rank is not None:
         whose = f"rank {where.rank}" if where.stage is not None else f"dp {where.dp_rank}"
@@ -172,8 +216,8 @@ def action_words(cause: Cause) -> str:
     return _ACTIONS[cause.cause]
 
 
-def _collects_together(cause: Cause) -> bool:
-    """Whether collections cost what each worker spends in them: one after the other, they would cost more."""
+def _is_together(cause: Cause) -> bool:
+    """Whether work of the host costs what each worker spends in it: one after the other, it would cost more."""
     own_s = cause.detail.get("worker_s_per_step")
     return own_s is not None and is_finite(own_s) and cause.gain_s_per_step <= _TOGETHER_RATIO * own_s
 
@@ -208,7 +252,7 @@ def probable_cause_words(cause: Cause) -> str:
         return f"uneven layers{': the last stage also computes the loss' if cause.detail.get('is_last_stage') else ''}"
     if cause.cause == "pp_communication" and where.stage is not None:
         return "a slow or shared link" if where.dp_rank is not None else "a slow or shared network between two stages"
-    if cause.cause == "gc" and where.dp_rank is None and _collects_together(cause):
+    if cause.cause == "gc" and where.dp_rank is None and _is_together(cause):
         return "garbage collection, at the same steps on all ranks"
     if cause.cause in HOST_CAUSES and where.dp_rank is not None:
         return _PLACED_PROBABLE_CAUSES[cause.cause]

@@ -111,7 +111,9 @@ def _detail(raw: RawResult, found: RawCause) -> dict[str, Any]:
         detail["workers"] = [list(worker) for worker in found["workers"]]
     dp_rank, stage = found["dp_rank"], found["stage"]
     if found["cause"] == "worker":
-        detail["slowdown"] = raw["slowdown_by_worker"][dp_rank][stage]
+        by_dp_rank = raw["slowdown_by"]["dp_rank"]
+        is_replica = stage < 0  # all workers of the dp rank
+        detail["slowdown"] = by_dp_rank.get(str(dp_rank)) if is_replica else raw["slowdown_by_worker"][dp_rank][stage]
         detail["peers"] = "same_stage" if raw["dp_size"] > 1 else "other_stages"
     elif found["cause"] == "stage":
         detail["slowdown"] = raw["slowdown_by"]["stage"].get(str(stage))

@@ -20,6 +20,7 @@ from smon_rt.analysis.recording import Recording
 from smon_rt.analysis.situation import Situation
 from smon_rt.analysis.units import finite_or_none
 from smon_rt.analysis.verdict import Verdict, draw_verdict
+from smon_rt.analysis.worker_words import Machines
 
 if TYPE_CHECKING:
     from smon_rt.analysis.importer import Trace
@@ -346,6 +347,7 @@ def _situation(
         currency=options.currency,
         recording=recording,
         has_device_times=job.has_device_times,
+        machines=Machines(_by_worker(raw["worker_rank"]), _hosts(recording)),
     )
 
 

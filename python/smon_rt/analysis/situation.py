@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from smon_rt.analysis.causes import Cause
 from smon_rt.analysis.recording import Recording
 from smon_rt.analysis.units import is_finite
+from smon_rt.analysis.worker_words import Machines
 
 #: Under this slowdown the headline says that nothing is worth fixing (healthy noise alone gives up to 1.04).
 WORTH_FIXING_SLOWDOWN = 1.1
+#: Below this one the ideal is itself slow: the job would be faster than without stragglers.
+_IMPOSSIBLE_SLOWDOWN = 0.98
 #: From this replay error on, what the replay says of single causes may be an artefact of clocks or of missing ops.
 LARGE_REPLAY_ERROR = 0.10
 _SECONDS_PER_HOUR = 3600
@@ -51,11 +54,17 @@ class Situation:
     currency: str
     recording: Recording | None = None
     has_device_times: bool | None = None
+    machines: Machines = field(default_factory=Machines)
 
     @property
     def is_worth_fixing(self) -> bool:
         """False where the slowdown is small or unknown."""
         return is_finite(self.slowdown) and self.slowdown >= WORTH_FIXING_SLOWDOWN
+
+    @property
+    def is_ideal_off(self) -> bool:
+        """True where the slowdown is clearly below 1: the ideal's means contain what is slow in much of the job."""
+        return is_finite(self.slowdown) and self.slowdown < _IMPOSSIBLE_SLOWDOWN
 
     @property
     def is_replay_far_off(self) -> bool:

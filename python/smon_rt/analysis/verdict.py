@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from smon_rt.analysis.causes import Cause, Where
+from smon_rt.analysis.causes import Where
+from smon_rt.analysis.naming import choose_cause
 from smon_rt.analysis.situation import Situation, gpu_hours
-from smon_rt.analysis.units import is_finite
 from smon_rt.analysis.verdict_text import (
     action_of,
     actual_step_s,
@@ -21,12 +21,8 @@ from smon_rt.analysis.verdict_text import (
     verdict_text,
 )
 
-#: A cause is named when it gives back this much of the step, and when its interval stays above the second.
-NAMED_GAIN_RATIO = 0.03
-NAMED_LOW_RATIO = 0.01
 #: A cause that shows in fewer steps than this comes and goes.
 TRANSIENT_PERSISTENCE = 0.5
-_NEVER_NAMED = frozenset({"noise", "none"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +70,7 @@ def draw_verdict(situation: Situation) -> Verdict:
     return Verdict(
         cause=cause.cause if cause else "none",
         where=cause.where if cause else Where(),
-        scope=scope_of(cause),
+        scope=scope_of(cause, situation.dp, situation.pp),
         time_kind=_TIME_KINDS[cause.cause] if cause else None,
         excess_s_per_step=max(0.0, actual_s - situation.ideal_s),
         gain_s_per_step=cause.gain_s_per_step if cause else 0.0,
@@ -100,20 +96,3 @@ _TIME_KINDS = {
     "dp_communication": "communication",
     "host_launch_delay": "host",
 }
-
-
-def choose_cause(situation: Situation) -> Cause | None:
-    """The cause to name: of those that can be told from noise, the one that gives back most. None: there is none."""
-    if situation.ideal_s >= situation.base_s:  # outliers draw the means up: there is nothing to gain, by this measure
-        return None
-    named = [cause for cause in situation.causes if is_named(cause, situation.base_s)]
-    return max(named, key=lambda cause: cause.gain_s_per_step, default=None)
-
-
-def is_named(cause: Cause, base_s: float) -> bool:
-    """True where the gain is a fair part of the step and, with more than one step, surely above noise."""
-    if cause.cause in _NEVER_NAMED or not is_finite(cause.gain_s_per_step) or not base_s > 0:
-        return False
-    if cause.gain_s_per_step < NAMED_GAIN_RATIO * base_s:
-        return False
-    return cause.low is None or cause.low > NAMED_LOW_RATIO * base_s

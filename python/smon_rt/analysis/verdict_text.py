@@ -13,6 +13,7 @@ from smon_rt.analysis.cause_words import (
     scope_words,
 )
 from smon_rt.analysis.causes import Cause
+from smon_rt.analysis.naming import unsure_cause
 from smon_rt.analysis.situation import Situation, gpu_hours, gpu_hours_per_day
 from smon_rt.analysis.trust import trust_line
 from smon_rt.analysis.units import (
@@ -27,8 +28,18 @@ from smon_rt.analysis.units import (
     seconds_change,
 )
 
-__all__ = ["CAUSE_WORDS", "action_of", "actual_step_s", "probable_cause_of", "scope_of", "sentence_of", "verdict_text"]
+__all__ = [
+    "CAUSE_WORDS",
+    "NOTHING_TO_REPAIR",
+    "action_of",
+    "actual_step_s",
+    "probable_cause_of",
+    "scope_of",
+    "sentence_of",
+    "verdict_text",
+]
 
+NOTHING_TO_REPAIR = "nothing to repair"
 _LABEL_WIDTH = 9
 #: A share of the loss that is said as "all of the loss".
 _ALL_OF_THE_LOSS = 0.98
@@ -56,11 +67,11 @@ def actual_step_s(situation: Situation, cause: Cause | None) -> float:
     """The step time that the loss is counted from, to the ideal one.
 
     Launch delays are no part of the slowdown, and work of the host that takes the same time everywhere is in the ideal,
-    too: where they are the cause, what is lost includes them.
+    too: where they are the cause, what is lost includes them. So it is with any cause of which the ideal has too much.
     """
-    if cause is None or cause.cause not in HOST_CAUSES:
+    if cause is None or (cause.cause not in HOST_CAUSES and not situation.is_ideal_off):
         return situation.nodelay_s
-    if cause.cause == "host_launch_delay":
+    if cause.cause == "host_launch_delay" and not situation.is_ideal_off:
         return situation.base_s
     return max(situation.nodelay_s, situation.ideal_s + cause.gain_s_per_step)
 
@@ -77,10 +88,12 @@ def action_of(situation: Situation, cause: Cause | None) -> str:
     if cause is None:
         if situation.is_replay_far_off:
             return "check that clocks agree and every op is recorded, then analyse again: the replay is too far off"
-        if situation.is_worth_fixing:
+        if (unsure := unsure_cause(situation)) is not None:
+            return f"record more steps, to see whether {CAUSE_WORDS[unsure.cause]} stays"
+        if situation.is_worth_fixing or situation.is_ideal_off:
             return "no single repair helps: see the table by kind, and record more steps"
-        return "nothing to repair"
-    return action_words(cause)
+        return NOTHING_TO_REPAIR
+    return action_words(cause, situation.dp, situation.pp, situation.machines)
 
 
 def probable_cause_of(cause: Cause | None) -> str | None:
@@ -100,8 +113,11 @@ def _slowdown_line(situation: Situation, cause: Cause | None) -> str:
     value = f"{ratio(situation.slowdown)}{interval}"
     besides = ""
     if cause is not None and actual_step_s(situation, cause) > _BEYOND_THE_SLOWDOWN * situation.nodelay_s:
-        joined = "and" if situation.is_worth_fixing else "but"
-        besides = f", {joined} {_TAKES[cause.cause]} {percent(cause.gain_s_per_step / situation.base_s)} of the step"
+        joined = "and" if situation.is_worth_fixing or situation.is_ideal_off else "but"
+        takes = _TAKES.get(cause.cause, f"{CAUSE_WORDS[cause.cause]} takes")
+        besides = f", {joined} {takes} {percent(cause.gain_s_per_step / situation.base_s)} of the step"
+    if situation.is_ideal_off:
+        return f"{value}: below 1, so it tells nothing: what is slow is in the ideal's means{besides}"
     if situation.is_worth_fixing:
         return f"{value}: {lost} of {gpus} is lost, {seconds(excess_s)} a step{besides}"
     loss = "nothing is lost" if lost == "nothing" else f"{lost} of {gpus}, {seconds(excess_s)} a step"
@@ -110,29 +126,43 @@ def _slowdown_line(situation: Situation, cause: Cause | None) -> str:
 
 _TAKES = {
     "host_launch_delay": "launch delays take",
-    "gc": "garbage collection takes",
-    "data_loading": "data loading takes",
     "checkpoint": "checkpoints take",
+    "sequence_length": "sequence lengths take",
+    "worker": "a slow worker takes",
+    "stage": "a slow stage takes",
 }
 
 
 def _cause_line(situation: Situation, cause: Cause | None) -> str:
     if cause is None:
+        unsure = unsure_cause(situation)
+        if unsure is not None and not situation.is_replay_far_off:
+            part = percent(unsure.gain_s_per_step / situation.base_s)
+            shows = _shows_in(situation, unsure)
+            return f"none is sure: {_place(situation, unsure)} is {part} of the step, but{shows} only"
         largest = next((other for other in situation.causes if other.gain_s_per_step > 0), None)
         part = percent(largest.gain_s_per_step / situation.base_s, 1) if largest and situation.base_s > 0 else "nothing"
         if largest is None or part == "nothing":
             return "none: no repair gives anything back"
-        place = place_words(largest)
+        place = _place(situation, largest)
         if largest.cause == "noise":
             return f"none stands out: noise, which no repair gives back, is {part} of the step"
         if situation.is_replay_far_off:
             return f"none can be told: the replay does not meet the recording (the largest would be {place})"
         return f"none stands out: the largest, {place}, is {part} of the step"
-    words = [place_words(cause) + ":", evidence_words(cause, situation.base_s)]
-    if cause.persistence_ratio is not None:
-        persistent_count = round(cause.persistence_ratio * situation.step_count)
-        words.append(f"in {persistent_count:,} of {counted(situation.step_count, 'step')}")
-    return " ".join(filter(None, words)).rstrip(",:")
+    words = f"{_place(situation, cause)}: {evidence_words(cause, situation.base_s)}".rstrip()
+    return (words + _shows_in(situation, cause)).rstrip(",:")
+
+
+def _place(situation: Situation, cause: Cause) -> str:
+    return place_words(cause, situation.dp, situation.pp, situation.machines)
+
+
+def _shows_in(situation: Situation, cause: Cause) -> str:
+    """` in 44 of 44 steps`, nothing where it shows in none."""
+    if cause.persistence_ratio is None:
+        return ""
+    return f" in {round(cause.persistence_ratio * situation.step_count):,} of {counted(situation.step_count, 'step')}"
 
 
 def _scope_line(situation: Situation, cause: Cause | None) -> str:
@@ -153,11 +183,14 @@ _SCOPE_WORDS = {"pp_communication": "pp communication", "dp_communication": "dp 
 def _share(cause: Cause | None) -> str:
     if cause is None or cause.share is None or cause.gain_s_per_step <= 0:
         return "nothing"
-    return percent(cause.share)
+    # More than all of the loss, where the ideal has its share of the cause, is no share.
+    return percent(cause.share) if cause.share <= 1 else f"{seconds(cause.gain_s_per_step)} a step"
 
 
 def _gain_line(situation: Situation, cause: Cause | None, actual_s: float) -> str:
     if cause is None:
+        if (unsure := unsure_cause(situation)) is not None:
+            return f"{seconds(unsure.gain_s_per_step)} a step on average, from too few steps to be sure"
         return "no single repair gives back 3 % of the step"
     loss_s = actual_s - situation.ideal_s
     part = cause.gain_s_per_step / loss_s if loss_s > 0 else None

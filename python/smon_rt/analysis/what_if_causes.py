@@ -78,9 +78,8 @@ def remove_cause(report: Report, name: str) -> Fix:
         known = ", ".join(cause.cause for cause in report.causes if cause.cause in CAUSES) or "none"
         raise QuestionError(f"{name}: not among the causes that this trace can show: {known}")
     if name == "worker":
-        return Fix.of_workers(
-            [worker for cause in found for worker in _workers(cause)], has_peers=report.source.dp_size > 1
-        )
+        workers = [worker for cause in found for worker in _workers(cause, report.job.pp)]
+        return Fix.of_workers(workers, has_peers=report.source.dp_size > 1)
     if name == "stage":
         return Fix.of_stages([cause.where.stage for cause in found if cause.where.stage is not None])
     if name == "sequence_length":
@@ -91,12 +90,12 @@ def remove_cause(report: Report, name: str) -> Fix:
     return combined
 
 
-def _workers(cause: Cause) -> list[tuple[int, int]]:
+def _workers(cause: Cause, pp: int) -> list[tuple[int, int]]:
     if cause.detail.get("workers"):
         return [(dp_rank, stage) for dp_rank, stage in cause.detail["workers"]]
     assert cause.where.dp_rank is not None
-    assert cause.where.stage is not None
-    return [(cause.where.dp_rank, cause.where.stage)]
+    stages = range(pp) if cause.where.stage is None else [cause.where.stage]
+    return [(cause.where.dp_rank, stage) for stage in stages]
 
 
 def _of_places(cause: Cause) -> Fix:

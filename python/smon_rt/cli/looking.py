@@ -271,7 +271,9 @@ def _fix(report: Report) -> str | None:
 
     verdict = report.verdict
     where = verdict.where
-    if verdict.cause == "worker" and where.dp_rank is not None and where.stage is not None:
+    named = next((each for each in report.causes if (each.cause, each.where) == (verdict.cause, where)), None)
+    is_one = named is not None and len(named.detail.get("workers", ())) <= 1
+    if verdict.cause == "worker" and is_one and where.dp_rank is not None and where.stage is not None:
         return f"worker={where.dp_rank},{where.stage}"
     if verdict.cause == "stage" and where.stage is not None:
         return f"stage={where.stage}"

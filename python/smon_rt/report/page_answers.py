@@ -9,6 +9,8 @@ from smon_rt.analysis.causes import Cause, Where
 from smon_rt.analysis.report import Report
 from smon_rt.analysis.situation import WORTH_FIXING_SLOWDOWN
 from smon_rt.analysis.units import counted, is_finite, percent, ratio, seconds, seconds_range
+from smon_rt.analysis.verdict_text import NOTHING_TO_REPAIR
+from smon_rt.analysis.worker_words import Machines, group_words
 from smon_rt.report.page_text import definitions, safe
 from smon_rt.report.since import History, history_of
 from smon_rt.report.tables import worker_name
@@ -32,7 +34,8 @@ def answers(report: Report) -> str:
     lines = dict(_label_and_words(line) for line in report.verdict.text.splitlines())
     cause = named_cause(report)
     headline = lines.pop("slowdown", "")
-    badge = "▲ loses time" if lost else "✓ fine" if cause is None else "● little is lost"
+    is_fine = cause is None and report.verdict.action == NOTHING_TO_REPAIR
+    badge = "▲ loses time" if lost else "✓ fine" if is_fine else "● little is lost"
     top = [(label, lines.pop(label)) for label in ("cause", "gain", "cost") if label in lines]
     cards = [
         _card("What do I do?", safe(lines.pop("action", "")), _advice_line(report)),
@@ -70,9 +73,9 @@ def place_words(report: Report, cause: Cause | None) -> str:
         words = [f"all stages of dp rank {where.dp_rank}", *_hosts_of(report, dp_rank=where.dp_rank)]
     else:
         words = [WHOLE_JOB]
-    more = len(cause.detail.get("workers", ())) - 1
-    if more > 0 and where.dp_rank is not None and where.stage is not None:
-        words.append(f"and {counted(more, 'worker')} more")
+    workers = [(dp_rank, stage) for dp_rank, stage in cause.detail.get("workers", ())]
+    if len(workers) > 1 and where.dp_rank is not None and where.stage is not None:
+        words = [group_words(workers, Machines(report.worker_rank, report.worker_host))]
     return ", ".join(words)
 
 

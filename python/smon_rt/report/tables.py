@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from smon_rt.analysis.causes import Where
+from smon_rt.analysis.causes import Cause
 from smon_rt.analysis.report import Report, worker_key
 from smon_rt.analysis.units import UNKNOWN, finite_or_none, is_finite, ratio, seconds, seconds_range
 from smon_rt.analysis.verdict_text import CAUSE_WORDS
+from smon_rt.analysis.worker_words import Machines, group_words
 
 WORST_WORKER_COUNT = 10
 _COMPUTE_KINDS = ("forward_compute", "backward_compute")
@@ -64,7 +65,7 @@ def cause_table(report: Report) -> Table:
     rows = tuple(
         (
             CAUSE_WORDS[cause.cause],
-            _place(cause.where, len(cause.detail.get("workers", ())) - 1),
+            _place(report, cause),
             seconds(cause.gain_s_per_step),
             seconds_range(cause.low, cause.high),
             _percent(cause.share),
@@ -152,11 +153,14 @@ def _stage_median(report: Report, kind: str, stage: str) -> float | None:
     return median(medians) if medians else None
 
 
-def _place(where: Where, more: int) -> str:
+def _place(report: Report, cause: Cause) -> str:
+    where = cause.where
+    workers = [(dp_rank, stage) for dp_rank, stage in cause.detail.get("workers", ())]
+    if len(workers) > 1:
+        return group_words(workers, Machines(report.worker_rank))
     words = [f"dp {where.dp_rank}"] if where.dp_rank is not None else []
     if where.stage is not None:
         words.append(f"stage {where.stage}" + (f" to {where.peer_stage}" if where.peer_stage is not None else ""))
-    words += [f"and {more} more"] if more > 0 else []
     return ", ".join(words) or "job"
 
 
