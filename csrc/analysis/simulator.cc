@@ -236,10 +236,11 @@ Simulator::Simulator(const OpGraph& graph, std::size_t dp_size, std::size_t step
       is_last_the_end_(!graph.step_ends_with_optimizer()) {
   // An op that others wait for may still be the last one: in a lane that lacks them, or where delays are negative.
   if (takes_part_ != nullptr || is_last_the_end_) program_.is_sink.assign(graph.size(), !is_last_the_end_);
-  if (takes_part_ != nullptr || program_.dp_parts.size() > 1) choose_stand_ins();
 }
 
-void Simulator::choose_stand_ins() {
+Simulator::StandInChoice Simulator::choose_stand_ins() const {
+  StandInChoice result;
+  if (takes_part_ == nullptr && program_.dp_parts.size() <= 1) return result;
   const std::vector<std::uint32_t> shapes =
       takes_part_ == nullptr ? std::vector<std::uint32_t>(lane_count(), 0) : takes_part_->shapes();
   std::vector<std::vector<std::uint32_t>> chosen(lane_count());
@@ -253,13 +254,14 @@ void Simulator::choose_stand_ins() {
     }
     // Alone in its step: never asked, and the lane itself is as good as any.
     if (chosen[lane].empty()) chosen[lane].push_back(static_cast<std::uint32_t>(lane));
-    stand_in_count_ = std::max(stand_in_count_, chosen[lane].size());
+    result.count = std::max(result.count, chosen[lane].size());
   }
   // Where a lane needs fewer than the most, one of its own comes twice: that changes nothing.
   for (std::vector<std::uint32_t>& lanes : chosen) {
-    lanes.resize(stand_in_count_, lanes.front());
-    stand_ins_.insert(stand_ins_.end(), lanes.begin(), lanes.end());
+    lanes.resize(result.count, lanes.front());
+    result.lanes.insert(result.lanes.end(), lanes.begin(), lanes.end());
   }
+  return result;
 }
 
 // One for each set of other dp ranks that are alike: the same ops, and the same parts in common with the lane's rank.
@@ -335,7 +337,9 @@ SMON_WIDE_VECTORS std::vector<double> Simulator::replay_each_against_ideal(const
                                                                            const std::vector<double>& ideal) const {
   std::vector<double> ends(lane_count());
   const std::size_t block_steps = steps_per_block();
-  const StandIns stand_ins{ideal, stand_in_count_, stand_ins_.data()};
+  // Only here: among many dp ranks choosing them takes longer than a replay.
+  const StandInChoice choice = choose_stand_ins();
+  const StandIns stand_ins{ideal, choice.count, choice.lanes.data()};
   Block block(program_, takes_part_, &stand_ins, dp_size_, block_steps * dp_size_);
   for (std::size_t step = 0; step < step_count_; step += block_steps) {
     const std::size_t lanes = std::min(block_steps, step_count_ - step) * dp_size_;
@@ -343,7 +347,7 @@ SMON_WIDE_VECTORS std::vector<double> Simulator::replay_each_against_ideal(const
     const double* own = block.optimizer_end();
     std::copy_n(own, lanes, ends.data() + step * dp_size_);
     // With one dp rank there are no others to wait for.
-    for (std::size_t i = 1; dp_size_ > 1 && i <= stand_in_count_; ++i) {
+    for (std::size_t i = 1; dp_size_ > 1 && i <= choice.count; ++i) {
       max_into(ends.data() + step * dp_size_, own + i * lanes, lanes);
     }
   }

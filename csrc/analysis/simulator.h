@@ -71,7 +71,12 @@ class Simulator {
 
  private:
   std::size_t steps_per_block() const;
-  void choose_stand_ins();
+  /// Of the other dp ranks of each lane's step.
+  struct StandInChoice {
+    std::size_t count = 1;
+    std::vector<std::uint32_t> lanes;  // [lane · count + i]: the lane whose ops that stand-in has; empty: each has all
+  };
+  StandInChoice choose_stand_ins() const;
   std::vector<std::uint32_t> stand_ins_of(std::size_t lane, const std::vector<std::uint32_t>& shapes) const;
   bool stand_for_all(std::size_t lane, const std::vector<std::uint32_t>& stand_in_of) const;
 
@@ -80,8 +85,6 @@ class Simulator {
   std::size_t step_count_;
   const LaneMask* takes_part_;  // null: every op in every lane
   bool is_last_the_end_;        // of the step, whatever its kind: both ends of StepEnds are one
-  std::size_t stand_in_count_ = 1;
-  std::vector<std::uint32_t> stand_ins_;  // [lane · stand_in_count + i]: the lane whose ops that stand-in has
 };
 
 }  // namespace smon_rt::analysis
