@@ -167,13 +167,14 @@ def test_parquet_gains_two_columns_and_is_analysed_as_before(tmp_path: Path) -> 
     [
         (["--format", "parquet", "-o", "new.parquet"], "is a parquet of ops"),
         (["--format", "csv", "-o", "{source}"], "is what is exported"),
+        (["--format", "csv", "-o", "{record}"], "is what is exported"),
     ],
 )
 def test_what_makes_no_sense_is_one_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], more: list[str], said: str
 ) -> None:
     source = parquet(tmp_path)
-    arguments = [argument.format(source=source) for argument in more]
+    arguments = [argument.format(source=source, record=source.with_suffix(".yaml")) for argument in more]
     assert cli.run(["export", str(source), *arguments]) == 2
     err = capsys.readouterr().err
     assert said in err

@@ -73,6 +73,34 @@ def test_every_command_that_is_named_runs(
     assert (tmp_path / "trace.pftrace").exists()
 
 
+def test_the_next_commands_take_what_was_asked_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = record(tmp_path / "run")
+    code, out, _ = smon(capsys, folder, "--steps", "2-6", "--json", "-")
+    assert code == 0
+    for command in json.loads(out)["next"]:
+        assert f" {folder} --steps 2-6 " in command
+
+
+def test_steps_that_were_not_recorded_are_said_to_be_those(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = smon(capsys, record(tmp_path / "run"), "--steps", "99-100")
+    assert "has none of the steps asked for; `smon info` says which it has" in out + err
+    assert code in (2, 3)
+
+
+def test_without_a_path_it_asks_for_one(capsys: pytest.CaptureFixture[str]) -> None:
+    code, _, err = smon(capsys, "--steps", "2-3")
+    assert code == 2
+    assert "name a directory of traces" in err
+
+
+def test_several_slow_workers_are_asked_for_together(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    plants = tuple(Plant(0, 1.5, dp_rank=dp_rank) for dp_rank in (1, 3))
+    spec = JobSpec(dp=6, pp=2, microbatches=4, steps=10, noise=0.02, plants=plants, seed=3)
+    said = labelled(smon(capsys, record(tmp_path / "run", spec))[1])
+    assert said["cause"].startswith("workers: ranks 1 and 3 (stage 0)")
+    assert " --fix cause=worker " in said["next"]
+
+
 def test_a_healthy_job_is_said_to_be_healthy_and_has_nothing_to_fix(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

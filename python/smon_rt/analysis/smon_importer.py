@@ -104,7 +104,7 @@ class _JobImporter:
             self._add(trace)
         # Waits of the host alone, such as collections while the job was set up, are no step.
         if all(np.isin(ops.kind, HOST_WORK).all() for _, ops in self._parts):
-            raise TraceError(self._nothing_recorded())
+            raise TraceError(self._nothing_recorded() if steps is None else self._none_of_these())
         self._steps.choose(shown(self._reader.job.run_id), steps)
         alignment = self._clocks.align()
         return self._build(alignment, self._ranks_ops(alignment))
@@ -127,6 +127,10 @@ class _JobImporter:
         if trace.spans.has_device_times.any():
             bound_ns = max((clock.bound_ns for clock in trace.clock_maps), default=0)
             self._device_bound_ns = max(self._device_bound_ns, bound_ns)
+
+    def _none_of_these(self) -> str:
+        run = f"{shown(self._reader.heads[0].path)}: run {shown(self._reader.job.run_id)}"
+        return f"{run} has none of the steps asked for; `smon info` says which it has"
 
     def _nothing_recorded(self) -> str:
         job = self._reader.job

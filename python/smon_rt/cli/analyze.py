@@ -137,13 +137,13 @@ def refuse_outputs(names: list[str], meta: str | None, json_path: str | None, ht
     if len(regular) == 2 and os.path.realpath(regular[0]) == os.path.realpath(regular[1]):
         raise SmonError(f"{_shown(regular[0])}: asked for by both --json and --html: name two files")
     for output in regular:
-        if os.path.exists(output) and any(_is_same_file(output, name) for name in _inputs(names, meta)):  # noqa: PTH110
+        if os.path.exists(output) and any(_is_same_file(output, name) for name in inputs_of(names, meta)):  # noqa: PTH110
             raise SmonError(f"{_shown(output)}: is what is analysed: choose another place for the output")
     for output in outputs:
         refuse_unwritable(output)
 
 
-def _inputs(names: list[str], meta: str | None) -> Iterator[str]:
+def inputs_of(names: list[str], meta: str | None) -> Iterator[str]:
     """The traces and their records, as far as they can be found."""
     from smon_rt.analysis import is_recorded
     from smon_rt.analysis.job_meta import find_meta

@@ -30,7 +30,7 @@ _MOST_RUNS = 20
 
 @run_options
 @click.command("PATH...", short_help="Look at what lies there: the verdict, and the next command.")
-@click.argument("paths", metavar="", nargs=-1, required=True)
+@click.argument("paths", metavar="", nargs=-1)
 @meta_option
 @click.option("--json", "json_path", metavar="FILE", help="Write what was found as JSON; - is stdout.")
 @steps_option
@@ -58,6 +58,8 @@ def command(
     from smon_rt.cli.analyze import refuse_outputs
     from smon_rt.cli.looking import look, runs_below
 
+    if not paths:
+        raise click.UsageError("name a directory of traces or a file of them: smon PATH…")
     stream = sys.stderr if json_path == "-" else sys.stdout
     jobs = jobs_of(paths)
     refuse_outputs([name for job in jobs for name in job], meta, json_path, None)
@@ -84,7 +86,7 @@ def command(
                 )
 
         try:
-            seen = look(job, report, run_id, attempt)
+            seen = look(job, report, run_id, attempt, _asked(steps, layout, meta if not is_recorded(job[0]) else None))
             if seen.is_bad_input and seen.reason is not None:
                 raise SmonError(seen.reason)
         except SmonError as error:
@@ -99,6 +101,16 @@ def command(
         found = [seen.to_dict() for seen in looks]
         _write_json(found if len(jobs) > 1 else found[0], json_path)
     return _exit_code(looks, failed, fail_above)
+
+
+def _asked(steps: range | None, layout: dict[str, int] | None, meta: str | None) -> list[str]:
+    """The options that chose what is analysed, for the commands that are named."""
+    sizes = ",".join(f"{dimension}={size}" for dimension, size in (layout or {}).items())
+    return [
+        *(["--steps", f"{steps.start}-{steps.stop - 1}"] if steps is not None else []),
+        *(["--layout", sizes] if sizes else []),
+        *(["--meta", meta] if meta is not None else []),
+    ]
 
 
 def _exit_code(looks: list[Look], failed: bool, fail_above: float | None) -> int:

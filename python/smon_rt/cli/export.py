@@ -82,7 +82,7 @@ def command(
     if not all(map(is_recorded, names)):
         from smon_rt.cli.export_ops import export_parquet
 
-        _check_output(output, output_format, names)
+        _check_output(output, output_format, names, meta)
         words = export_parquet(names, meta, output_format, output, steps, with_ideal=with_ideal)
         _say(output, words, quiet)
         return 0
@@ -233,9 +233,10 @@ def _described(reader: JobReader, alignment: ClockAlignment) -> str:
     return f"{len(reader.job.present):,} of {reader.job.world_size:,} ranks, times by {alignment.words()}"
 
 
-def _check_output(output: str, output_format: str, inputs: list[str]) -> None:
+def _check_output(output: str, output_format: str, inputs: list[str], meta: str | None = None) -> None:
     """Refuses, before any work, an output that cannot be meant."""
     from smon_rt.analysis.input_file import shown
+    from smon_rt.cli.analyze import inputs_of
 
     if not output or "\0" in output:
         raise click.BadParameter("name a file to write", param_hint="--output")
@@ -243,7 +244,7 @@ def _check_output(output: str, output_format: str, inputs: list[str]) -> None:
         raise SmonError(
             f"{shown(output)}: a parquet needs a name that ends in {_PARQUET_SUFFIX}; its YAML goes beside it"
         )
-    if output != "-" and os.path.realpath(output) in {os.path.realpath(path) for path in inputs}:
+    if output != "-" and os.path.realpath(output) in map(os.path.realpath, inputs_of(inputs, meta)):
         raise SmonError(f"{shown(output)}: is what is exported; choose another place for the output")
 
 

@@ -81,17 +81,23 @@ class Look:
 
 
 def look(
-    paths: Sequence[str], analyze: Callable[[], Report], run_id: str | None = None, attempt: int | None = None
+    paths: Sequence[str],
+    analyze: Callable[[], Report],
+    run_id: str | None = None,
+    attempt: int | None = None,
+    asked: Sequence[str] = (),
 ) -> Look:
     """Looks at one job: recorded traces, which may lie on many nodes, or one parquet.
 
+    `asked` are the options that chose what is analysed of it: the next commands take them as well.
     Raises TraceError, one line, where nothing of it can be read.
     """
     from smon_rt.analysis import is_recorded
 
     if not all(map(is_recorded, paths)):
         trace = analyze()
-        return Look(tuple(paths), "trace", _trace_words(trace), trace, None, None, False, _commands(paths, trace))
+        commands = _commands(paths, asked, trace)
+        return Look(tuple(paths), "trace", _trace_words(trace), trace, None, None, False, commands)
     from smon_rt.trace.job_trace import JobReader
 
     reader = JobReader(paths, run_id=run_id, attempt=attempt)
@@ -116,7 +122,7 @@ def look(
         silent_s=life.silent_s,
         memory_steps=life.memory_steps,
         is_incomplete=incomplete and state not in ("live", "stuck"),
-        commands=_commands([*paths, *_chosen(run_id, attempt)], report, state, incomplete),
+        commands=_commands([*paths, *_chosen(run_id, attempt)], asked, report, state, incomplete),
     )
 
 
@@ -239,19 +245,24 @@ def _stuck_words(silent_s: float, steps: Sequence[int]) -> str:
 
 
 def _commands(
-    paths: Iterable[str], report: Report | None, state: str = "trace", incomplete: bool = False
+    paths: Iterable[str],
+    asked: Iterable[str],
+    report: Report | None,
+    state: str = "trace",
+    incomplete: bool = False,
 ) -> tuple[tuple[str, str], ...]:
     """What to run next, and what it says."""
     where = " ".join(shlex.quote(os.fspath(path)) for path in paths)
+    part = " ".join([where, *map(shlex.quote, asked)])
     commands = []
     if state == "stuck":
         commands.append((f"smon info {where}", "what is known of each rank, and what is missing"))
     if report is not None:
         fix = _fix(report)
         if fix is not None:
-            commands.append((f"smon what-if {where} --fix {fix}", "what the step takes once that is fixed"))
-        commands.append((f"smon analyze {where} --html report.html", "the whole report, with plots"))
-        commands.append((f"smon export {where} --format perfetto --ideal -o trace.pftrace", "the timelines"))
+            commands.append((f"smon what-if {part} --fix {fix}", "what the step takes once that is fixed"))
+        commands.append((f"smon analyze {part} --html report.html", "the whole report, with plots"))
+        commands.append((f"smon export {part} --format perfetto --ideal -o trace.pftrace", "the timelines"))
     if state != "stuck" and (incomplete or report is None):
         commands.append((f"smon info {where}", "what is there, and what is missing"))
     return tuple(commands)
