@@ -148,6 +148,16 @@ def test_both_meanings_of_lost_stand_side_by_side() -> None:
     assert "250 ms to launch delays (base − nodelay). The headline counts the 1.00 s of the stragglers" in text
     delayed = re.sub(r"\s+", " ", visible_text(page_of(report_of(make_raw(delay_s=3.0)))))
     assert "The headline counts all of it" in delayed
+    off = visible_text(page_of(report_of(make_raw(nodelay_s=0.9, delay_s=0.0, removed={"gc": 0.2}))))
+    assert "by this measure nothing is lost. A cause that is in the means gives back" in off
+    assert "✓ fine" not in off
+    assert "-100 ms" not in off
+
+
+def test_every_worker_of_a_group_is_a_machine_to_look_at() -> None:
+    raw = make_raw(removed={"worker": 0.9})
+    next(found for found in raw["causes"] if found["cause"] == "worker")["workers"] = [[1, 2], [3, 2]]
+    assert "Which machine? ranks 9 and 11 (stage 2)" in " ".join(visible_text(page_of(report_of(raw))).split())
 
 
 def test_causes_have_interval_place_and_steps() -> None:

@@ -37,6 +37,13 @@ def test_a_cause_that_ends_has_its_last_step_named() -> None:
     assert words_of([1.0, 1.0, 1.0, 0.0, 0.0]) == "until step 102: in 3 of the 3 steps up to there, in none since"
 
 
+def test_one_or_two_steps_are_no_beginning_and_no_end() -> None:
+    gains = [0.0] * 9 + [1.0] + [0.0] * 9 + [1.0]
+    assert words_of(gains) == "on and off: in 2 of 20 steps, first in step 109, last in step 119"
+    assert words_of([1.0, 1.0] + [0.0] * 10).startswith("on and off: in 2 of 12 steps")
+    assert words_of([0.0] + [1.0] * 5).startswith("on and off: in 5 of 6 steps")
+
+
 def test_a_cause_that_comes_and_goes_is_said_to() -> None:
     assert words_of([0.0, 1.0] * 4) == "on and off: in 4 of 8 steps, first in step 101, last in step 107"
 

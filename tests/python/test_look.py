@@ -7,6 +7,7 @@ import json
 import os
 import re
 import shutil
+import subprocess
 import time
 from pathlib import Path
 from typing import Any
@@ -79,6 +80,19 @@ def test_the_next_commands_take_what_was_asked_for(tmp_path: Path, capsys: pytes
     assert code == 0
     for command in json.loads(out)["next"]:
         assert f" {folder} --steps 2-6 " in command
+
+
+def test_no_name_reaches_the_terminal_raw_and_the_command_still_runs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = record(tmp_path / "esc\x1b[31m'\\\u202eé X")
+    code, out, _ = smon(capsys, folder)
+    assert code == 0
+    assert out.replace("\n", " ").isprintable()
+    word = re.search(r"smon analyze (\$'.*') --html", out)
+    assert word is not None
+    printed = subprocess.run(["bash", "-c", f"printf %s {word[1]}"], capture_output=True, check=True)
+    assert printed.stdout == os.fsencode(folder)
 
 
 def test_steps_that_were_not_recorded_are_said_to_be_those(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -252,8 +252,8 @@ def _commands(
     incomplete: bool = False,
 ) -> tuple[tuple[str, str], ...]:
     """What to run next, and what it says."""
-    where = " ".join(shlex.quote(os.fspath(path)) for path in paths)
-    part = " ".join([where, *map(shlex.quote, asked)])
+    where = " ".join(_quoted(os.fspath(path)) for path in paths)
+    part = " ".join([where, *map(_quoted, asked)])
     commands = []
     if state == "stuck":
         commands.append((f"smon info {where}", "what is known of each rank, and what is missing"))
@@ -266,6 +266,19 @@ def _commands(
     if state != "stuck" and (incomplete or report is None):
         commands.append((f"smon info {where}", "what is there, and what is missing"))
     return tuple(commands)
+
+
+def _quoted(word: str) -> str:
+    """A word as a shell takes it; what no terminal should get raw, such as ESC, as an escape."""
+    if word.isprintable():
+        return shlex.quote(word)
+    return "$'" + "".join(map(_escaped, word)) + "'"
+
+
+def _escaped(char: str) -> str:
+    if char.isprintable():
+        return f"\\{char}" if char in "\\'" else char
+    return "".join(f"\\x{byte:02x}" for byte in os.fsencode(char))
 
 
 def _chosen(run_id: str | None, attempt: int | None) -> list[str]:

@@ -22,14 +22,20 @@ _LEAST_SHOWN_PART = 0.001
 def loss_words(report: Report) -> str:
     """What "lost" means in the headline and in the shares, with both amounts, so that they cannot contradict."""
     times = report.mean_step_time_s
-    whole, stragglers, delays = times.base - times.ideal, times.nodelay - times.ideal, times.base - times.nodelay
+    whole, delays = times.base - times.ideal, max(0.0, times.base - times.nodelay)
+    stragglers = max(0.0, times.nodelay - times.ideal)
+    if not whole > 0:
+        return (
+            f"A recorded step takes {seconds(times.base)}, an ideal one, made of means, {seconds(times.ideal)}: by "
+            "this measure nothing is lost. A cause that is in the means gives back what stands below all the same."
+        )
     excess = report.verdict.excess_s_per_step
     counts_all = is_finite(excess) and abs(excess - whole) < abs(excess - stragglers)
     headline = "all of it" if counts_all else f"the {seconds(stragglers)} of the stragglers"
     return (
         f"A recorded step takes {seconds(times.base)}, an ideal one {seconds(times.ideal)}. The difference, "
         f"{seconds(whole)} a step, is all that is lost: {seconds(stragglers)} to stragglers (nodelay − ideal) and "
-        f"{seconds(max(0.0, delays))} to launch delays (base − nodelay). The headline counts {headline}; "
+        f"{seconds(delays)} to launch delays (base − nodelay). The headline counts {headline}; "
         "shares below are of all that is lost."
     )
 

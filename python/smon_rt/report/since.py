@@ -15,6 +15,9 @@ _QUIET_GAIN = 0.25
 #: … and it shows in at most this part of the steps there, and in the rest of them here.
 _QUIET_STEPS = 0.25
 _THROUGHOUT = 0.9
+#: So many steps on one side and on the other tell that something has begun: fewer may be chance.
+_LEAST_SHOWN_STEPS = 3
+_LEAST_QUIET_STEPS = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +76,8 @@ def _turn(gains: Sequence[float]) -> int:
 
 def _is_quiet(gain: float, other: float, shown: int, size: int, other_shown: int, other_size: int) -> bool:
     """True where the cause is absent from the first part's steps and present in the other's."""
+    if size < _LEAST_QUIET_STEPS or other_size < _LEAST_SHOWN_STEPS:
+        return False
     return (
         gain <= _QUIET_GAIN * other and shown <= _QUIET_STEPS * size and other_shown >= (1 - _QUIET_STEPS) * other_size
     )
