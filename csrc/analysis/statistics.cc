@@ -31,11 +31,12 @@ std::vector<Block> consecutive_runs(std::span<const std::int64_t> steps) {
   return runs;
 }
 
-// Overlapping stretches, so that every step is drawn from as many blocks as its place allows.
+// Overlapping stretches, those at the end going on at the beginning: else the first and last steps would be drawn less
+// often than others, and what only they have would not count (the circular block bootstrap of Politis and Romano).
 std::vector<Block> moving_blocks(std::size_t count) {
   const std::size_t length = std::clamp(count / 2, std::size_t{1}, kBlockLength);
   std::vector<Block> blocks;
-  for (std::size_t begin = 0; begin + length <= count; ++begin) blocks.push_back({begin, length});
+  for (std::size_t begin = 0; begin < count; ++begin) blocks.push_back({begin, length});
   return blocks;
 }
 
@@ -44,7 +45,7 @@ double resampled_mean(std::span<const double> values, std::span<const Block> blo
   std::size_t count = 0;
   while (count < values.size()) {
     const Block& block = blocks[random() % blocks.size()];
-    for (std::size_t i = 0; i < block.length; ++i) sum += values[block.begin + i];
+    for (std::size_t i = 0; i < block.length; ++i) sum += values[(block.begin + i) % values.size()];
     count += block.length;
   }
   return sum / static_cast<double>(count);

@@ -23,7 +23,8 @@ struct Interval {
 
 /// 95 % interval of the mean of a per-step series by resampling blocks of neighbouring steps: neighbours are
 /// correlated, single steps would make the interval too narrow. Blocks are the runs of consecutive step numbers when
-/// there are 8 or more, else stretches of up to 5 steps. Unknown for fewer than two steps. Deterministic.
+/// there are 8 or more, else stretches of up to 5 steps, which go on around the end. Unknown for fewer than two steps.
+/// Deterministic.
 Interval bootstrap_mean(std::span<const double> values, std::span<const std::int64_t> steps);
 
 }  // namespace smon_rt::analysis

@@ -99,6 +99,14 @@ TEST(Bootstrap, ContainsTheMeanOfWhatItResamples) {
   }
 }
 
+TEST(Bootstrap, TheFirstAndLastStepsCountAsMuchAsOthers) {
+  std::vector<double> values(12, 1.0);
+  values.front() = values.back() = 1.5;
+  const Interval interval = bootstrap_mean(values, steps_from(0, 12));
+  EXPECT_LE(interval.low, mean(values));
+  EXPECT_GE(interval.high, mean(values));
+}
+
 TEST(Bootstrap, IsTheSameEachTime) {
   const std::vector<double> values = noise(40);
   const Interval first = bootstrap_mean(values, steps_from(0, 40));
