@@ -12,8 +12,8 @@ namespace {
 
 using Worker = std::pair<std::size_t, std::size_t>;
 
-// From so much slower than its peers on a place stands out, and beyond so many sigma of all where there are enough to
-// tell a sigma.
+// From so much slower than its peers on a place stands out, and beyond so many sigma where there are enough to tell a
+// sigma.
 constexpr double kLeastRatio = 1.03;
 constexpr double kOutlierSigma = 3;
 constexpr std::size_t kEnoughForSigma = 8;
@@ -28,17 +28,17 @@ void divide(JobEdit& edit, const WhatIf& what_if, OpIndex op, double factor, std
   for (std::size_t lane = first; lane < what_if.timing().lane_count; lane += stride) durations[lane] /= factor;
 }
 
-// Those that stand out, slowest first.
+// Those that stand out, slowest first. Peers are no stragglers, so what is not slow lies about 1, and chance is seen in
+// what is faster: any number may be slow.
 template <typename Place>
 std::vector<Place> outliers(std::vector<std::pair<double, Place>> ratios) {
-  std::vector<double> logs;
-  for (const auto& [ratio, place] : ratios) logs.push_back(std::log(ratio));
+  std::vector<double> faster_by;
+  for (const auto& [ratio, place] : ratios) {
+    if (ratio <= 1) faster_by.push_back(-std::log(ratio));
+  }
   double least = std::log(kLeastRatio);
-  if (logs.size() >= kEnoughForSigma) {
-    std::vector<double> scratch = logs;
-    const double middle = median(scratch);
-    for (double& value : scratch) value = std::abs(value - middle);
-    least = std::max(least, middle + kOutlierSigma * kSigmaPerDeviation * median(scratch));
+  if (ratios.size() >= kEnoughForSigma) {
+    least = std::max(least, kOutlierSigma * kSigmaPerDeviation * median(faster_by));
   }
   std::stable_sort(ratios.begin(), ratios.end(), [](const auto& a, const auto& b) { return a.first > b.first; });
   std::vector<Place> found;

@@ -17,6 +17,10 @@ constexpr double kSigmaOfMedian = 1.2533;
 // What a dp rank's workers share is theirs from so many sigma of chance on: the largest of many ranks reaches three.
 constexpr double kSigmaBeyondChance = 4;
 constexpr double kLeastSharedRatio = 1.03;
+// Two groups of workers are so many sigma of one worker's median apart.
+constexpr double kSigmaApart = 3;
+// Stragglers are so many times as far from the slowest other as this is from the middle of the others.
+constexpr double kGapPerSpread = 2;
 // Further out than so many sigma a microbatch counts as if it were there: a pause within a compute is no length.
 constexpr double kClippingSigma = 4;
 
@@ -32,17 +36,41 @@ class MicrobatchNumbers {
   std::map<std::pair<bool, std::int64_t>, std::uint32_t> numbers_;
 };
 
-// With two the smaller: stragglers are slow, not fast.
-double typical(std::vector<double>& scratch) {
-  std::erase_if(scratch, [](double value) { return !std::isfinite(value); });
-  return scratch.size() == 2 ? std::min(scratch[0], scratch[1]) : finite_median(scratch);
+void keep_finite(std::vector<double>& values) {
+  std::erase_if(values, [](double value) { return !std::isfinite(value); });
 }
 
-// Median, of two the one nearer to 0: it takes both to have something in common.
-double common(std::vector<double>& scratch) {
-  std::erase_if(scratch, [](double value) { return !std::isfinite(value); });
-  if (scratch.size() != 2) return finite_median(scratch);
-  return std::abs(scratch[0]) < std::abs(scratch[1]) ? scratch[0] : scratch[1];
+// The slowest that is no straggler, of logarithms: up to where a gap ends at least half of all, so wide that neither
+// chance (`least_gap`) nor how the faster ones differ explains it. Infinity: all are of one kind.
+double straggler_limit(std::vector<double> values, double least_gap) {
+  keep_finite(values);
+  std::sort(values.begin(), values.end());
+  for (std::size_t count = (values.size() + 1) / 2; count > 0 && count < values.size(); ++count) {
+    const double slowest = values[count - 1];
+    const double spread = slowest - values[(count - 1) / 2];
+    if (values[count] - slowest >= std::max(least_gap, kGapPerSpread * spread)) return slowest;
+  }
+  return std::numeric_limits<double>::infinity();
+}
+
+// Of two groups the faster one's: stragglers are slow, not fast. With two the smaller.
+double typical(std::vector<double>& scratch, double least_gap) {
+  keep_finite(scratch);
+  if (scratch.size() == 2) return std::min(scratch[0], scratch[1]);
+  const double limit = straggler_limit(scratch, least_gap);
+  std::erase_if(scratch, [=](double value) { return value > limit; });
+  return finite_median(scratch);
+}
+
+// Of two groups the one nearer to 0, and of two values: it takes all to have something in common.
+double common(std::vector<double>& scratch, double least_gap) {
+  keep_finite(scratch);
+  std::vector<double> sizes;
+  for (double value : scratch) sizes.push_back(std::abs(value));
+  if (scratch.size() == 2) return sizes[0] < sizes[1] ? scratch[0] : scratch[1];
+  const double limit = straggler_limit(std::move(sizes), least_gap);
+  std::erase_if(scratch, [=](double value) { return std::abs(value) > limit; });
+  return finite_median(scratch);
 }
 
 double robust_sigma(std::vector<double>& scratch, double middle) {
@@ -171,8 +199,9 @@ void ComputeFactors::take_microbatches(const WhatIf& what_if, Pass& pass) const 
 }
 
 void ComputeFactors::split_cells(Pass& pass) const {
-  const std::vector<double> shared = shared_by_rank(pass);
   const std::vector<double> chance = chance_of_rank(pass);
+  pass.least_gap = least_gap(pass, chance);
+  const std::vector<double> shared = shared_by_rank(pass);
   std::vector<double> kept(dp_size_, 0);
   for (std::size_t dp_rank = 0; dp_rank < dp_size_; ++dp_rank) {
     const double least = std::max(std::log(kLeastSharedRatio), kSigmaBeyondChance * chance[dp_rank]);
@@ -204,14 +233,14 @@ std::vector<double> ComputeFactors::shared_by_rank(const Pass& pass) const {
     for (std::size_t dp_rank = 0; dp_rank < dp_size_; ++dp_rank) {
       scratch.push_back(pass.log_cells[dp_rank * pp_size_ + stage]);
     }
-    typicals.push_back(typical(scratch));
+    typicals.push_back(typical(scratch, pass.least_gap));
   }
   for (std::size_t dp_rank = 0; dp_rank < dp_size_; ++dp_rank) {
     scratch.clear();
     for (std::size_t stage = 0; stage < pp_size_; ++stage) {
       scratch.push_back(pass.log_cells[dp_rank * pp_size_ + stage] - typicals[stage]);
     }
-    const double found = common(scratch);
+    const double found = common(scratch, pass.least_gap);
     if (std::isfinite(found)) shared[dp_rank] = found;
   }
   return shared;
@@ -233,29 +262,40 @@ std::vector<double> ComputeFactors::chance_of_rank(const Pass& pass) const {
   return chance;
 }
 
+// From how far apart on two workers differ in kind: a worker's median varies more than that over all stages, which the
+// chance of a rank is of. Of an optimizer little is known.
+double ComputeFactors::least_gap(const Pass& pass, const std::vector<double>& chance) const {
+  if (pass.microbatches.empty()) return std::log(kLeastOptimizerRatio);
+  std::vector<double> scratch = chance;
+  const double of_worker = std::sqrt(static_cast<double>(pp_size_)) * finite_median(scratch);
+  return std::max(std::log(kLeastSharedRatio), kSigmaApart * of_worker);
+}
+
 void ComputeFactors::compare_places(Pass& pass, const std::vector<double>& shared,
                                     const std::vector<double>& kept) const {
-  const auto own = [&](std::size_t dp_rank, std::size_t stage) {
-    return pass.log_cells[dp_rank * pp_size_ + stage] - shared[dp_rank];
-  };
-  std::vector<double> scratch, typicals;
+  // With one stage all that a worker has is shared by its rank, and compared with the other ranks' all.
+  const bool whole = pp_size_ == 1;
+  std::vector<double> scratch, own(dp_size_), typicals;
   pass.worker.assign(dp_size_ * pp_size_, 1);
   pass.stage.assign(pp_size_, 1);
   for (std::size_t stage = 0; stage < pp_size_; ++stage) {
     for (std::size_t dp_rank = 0; dp_rank < dp_size_; ++dp_rank) {
-      scratch.clear();
-      // With one stage all that a worker has is shared by its rank, and compared with the other ranks' all.
-      const bool whole = pp_size_ == 1;
-      for (std::size_t other = 0; other < dp_size_; ++other) {
-        if (other != dp_rank) scratch.push_back(whole ? pass.log_cells[other] : own(other, stage));
-      }
+      own[dp_rank] = pass.log_cells[dp_rank * pp_size_ + stage] - (whole ? 0 : shared[dp_rank]);
+    }
+    const double limit = straggler_limit(own, pass.least_gap);
+    for (std::size_t dp_rank = 0; dp_rank < dp_size_; ++dp_rank) {
       if (whole && kept[dp_rank] == 0) continue;
-      const double excess = (whole ? pass.log_cells[dp_rank] : own(dp_rank, stage)) - finite_median(scratch);
+      scratch.clear();
+      for (std::size_t other = 0; other < dp_size_; ++other) {
+        if (other != dp_rank && own[other] <= limit) scratch.push_back(own[other]);
+      }
+      // Where all others are stragglers it has no peers.
+      const bool is_alone = scratch.empty() && own[dp_rank] <= limit && std::isfinite(limit);
+      const double excess = is_alone ? 0 : own[dp_rank] - finite_median(scratch);
       pass.worker[dp_rank * pp_size_ + stage] = exp_or_one(whole ? excess : excess + kept[dp_rank]);
     }
-    scratch.clear();
-    for (std::size_t dp_rank = 0; dp_rank < dp_size_; ++dp_rank) scratch.push_back(own(dp_rank, stage));
-    typicals.push_back(typical(scratch));
+    scratch = own;
+    typicals.push_back(typical(scratch, pass.least_gap));
   }
   for (std::size_t stage = 0; stage < pp_size_; ++stage) {
     scratch = typicals;

@@ -23,10 +23,11 @@ struct MicrobatchEvidence {
 ///
 ///     duration = stage · worker · microbatch (common to all stages and chunks) · what is left, which is noise
 ///
-/// worker: its median over that of the other workers of its stage, so that a straggler is not in its own yardstick.
-/// stage: what is typical of it over what is typical of the other stages. With two of either the faster one is
-/// typical: stragglers are slow, not fast. microbatch: the median over stages of what is left, relative to the job's
-/// median microbatch.
+/// worker: its median over that of the other workers of its stage that are no stragglers, so that none is in its own
+/// yardstick, nor in another's. stage: what is typical of it over what is typical of the other stages. Where the
+/// workers of a stage are of two kinds, clearly apart, the faster ones are typical, be they only half of them:
+/// stragglers are slow, not fast. microbatch: the median over stages of what is left, relative to the job's median
+/// microbatch.
 ///
 /// Workers of one dp rank share its microbatches, and with them how long these happen to be: what all workers of a dp
 /// rank have in common is theirs only where it is much more than that chance explains.
@@ -78,6 +79,7 @@ class ComputeFactors {
     std::vector<double> expected;   // the same, of a median microbatch
     std::vector<double> spent;      // total of a worker, [dp_rank · pp_size + stage]
     std::vector<double> log_cells;  // logarithm of a worker's medians added up
+    double least_gap = 0;           // logarithm
     std::vector<double> worker, stage;
     std::vector<double> microbatches;  // [microbatch · lane_count + lane]; NaN: the lane has no such microbatch
   };
@@ -88,6 +90,7 @@ class ComputeFactors {
   void split_cells(Pass& pass) const;
   std::vector<double> shared_by_rank(const Pass& pass) const;
   std::vector<double> chance_of_rank(const Pass& pass) const;
+  double least_gap(const Pass& pass, const std::vector<double>& chance) const;
   void compare_places(Pass& pass, const std::vector<double>& shared, const std::vector<double>& kept) const;
   void keep_slow_optimizers(Pass& pass) const;
   void weigh_evidence();

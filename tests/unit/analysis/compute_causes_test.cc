@@ -103,9 +103,9 @@ TEST(ComputeCauses, WithoutEvidenceForLengthsTheSpreadIsNoise) {
 }
 
 TEST(ComputeCauses, NothingGivesBackThreePercentOfAHealthyJob) {
-  for (auto [dp_size, pp_size] : {std::pair(4, 4), {16, 2}, {16, 1}, {1, 4}}) {
+  for (auto [dp_size, pp_size] : {std::pair(4, 4), {16, 2}, {16, 1}, {1, 4}, {2, 1}, {2, 4}, {3, 3}, {64, 1}}) {
     PlantedJob planted{.dp_size = dp_size, .pp_size = pp_size, .steps = 12};
-    planted.noise = testing::noise_of(0.04);
+    planted.noise = testing::noise_of(0.08);
     const Found found = causes_of(planted);
     EXPECT_LT(found.gain_ns("worker"), 0.03 * found.step_ns) << dp_size << " x " << pp_size;
     EXPECT_LT(found.gain_ns("stage"), 0.03 * found.step_ns) << dp_size << " x " << pp_size;
@@ -121,6 +121,39 @@ TEST(ComputeCauses, WorkersThatHideBehindEachOtherAreOneCause) {
   planted.worker = [](const Row&) { return 1.0; };
   // The median of the three others lies half way between slow and usual ones for nobody: all come down to usual.
   EXPECT_NEAR(both.gain_ns("worker"), both.step_ns - step_ns(planted), 1e3);
+}
+
+TEST(ComputeCauses, HalfOfTheWorkersAreNamedTogether) {
+  for (auto [dp_size, pp_size] : {std::pair(8, 1), {8, 2}, {4, 4}, {2, 4}, {2, 8}, {4, 2}}) {
+    PlantedJob planted{.dp_size = dp_size, .pp_size = pp_size, .steps = 8};
+    planted.noise = testing::noise_of(0.02);
+    const double without_ns = step_ns(planted);
+    planted.worker = [half = dp_size / 2](const Row& row) { return row.dp_rank >= half ? 1.4 : 1.0; };
+    const Found found = causes_of(planted);
+    ASSERT_NE(found.of("worker"), nullptr);
+    Workers workers = found.of("worker")->workers, expected;
+    std::sort(workers.begin(), workers.end());
+    for (std::size_t i = std::size_t(dp_size) / 2; i < std::size_t(dp_size); ++i) {
+      for (std::size_t stage = 0; stage < std::size_t(pp_size); ++stage) expected.emplace_back(i, stage);
+    }
+    EXPECT_EQ(workers, expected) << dp_size << " x " << pp_size;
+    EXPECT_NEAR(found.gain_ns("worker"), found.step_ns - without_ns, 0.03 * (found.step_ns - without_ns));
+    EXPECT_LT(found.gain_ns("stage"), 0.02 * found.step_ns) << dp_size << " x " << pp_size;
+  }
+}
+
+TEST(ComputeCauses, AllWorkersOfADpRankAreOneCause) {
+  for (auto [dp_size, pp_size] : {std::pair(3, 4), {4, 2}, {8, 4}}) {
+    PlantedJob planted{.dp_size = dp_size, .pp_size = pp_size, .steps = 8};
+    planted.noise = testing::noise_of(0.02);
+    const double without_ns = step_ns(planted);
+    planted.worker = [](const Row& row) { return row.dp_rank == 1 ? 1.3 : 1.0; };
+    const Found found = causes_of(planted);
+    ASSERT_NE(found.of("worker"), nullptr);
+    EXPECT_EQ(found.of("worker")->workers.size(), std::size_t(pp_size));
+    EXPECT_EQ(found.of("worker")->dp_rank, 1);
+    EXPECT_NEAR(found.gain_ns("worker"), found.step_ns - without_ns, 0.03 * (found.step_ns - without_ns));
+  }
 }
 
 TEST(ComputeCauses, AWorkerThatAloneGivesBackMostComesAlone) {

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
+#include <utility>
 #include <vector>
 
 #include "analysis/statistics.h"
@@ -96,9 +98,51 @@ TEST(ComputeFactors, OfTwoTheFasterIsTypical) {
   planted.worker = testing::slow_worker(1, 0, 2);
   const ComputeFactors factors = factors_of(planted);
   EXPECT_NEAR(factors.worker(kForward, 1, 0), 2, kExact);
-  EXPECT_NEAR(factors.worker(kForward, 0, 0), 0.5, kExact);
+  EXPECT_EQ(factors.worker(kForward, 0, 0), 1) << "its only peer is a straggler, which is nobody's yardstick";
   EXPECT_NEAR(factors.worker(kForward, 1, 1), 1, kExact);
   EXPECT_NEAR(factors.stage(kForward, 0), 1, kExact) << "a stage is not slow because one of its two workers is";
+}
+
+// Slow ones of a stage, by dp rank, and of no other stage, or of all.
+std::function<double(const Row&)> slow_from(int dp_rank, int stage, double factor) {
+  return [=](const Row& row) { return row.dp_rank >= dp_rank && (stage < 0 || row.stage == stage) ? factor : 1.0; };
+}
+
+TEST(ComputeFactors, OfTwoGroupsOfWorkersTheFasterIsTypical) {
+  for (auto [dp_size, pp_size] : {std::pair(4, 2), {8, 1}, {8, 2}, {4, 4}, {16, 4}, {2, 4}}) {
+    for (int stage : {0, -1}) {
+      PlantedJob planted{.dp_size = dp_size, .pp_size = pp_size, .steps = 8};
+      planted.worker = slow_from(dp_size / 2, stage, 1.5);
+      planted.noise = testing::noise_of(0.02);
+      const ComputeFactors factors = factors_of(planted);
+      for (int other = 0; other < pp_size; ++other) {
+        EXPECT_NEAR(factors.stage(kBackward, std::size_t(other)), 1, 0.03) << dp_size << " x " << pp_size;
+        for (int dp_rank = 0; dp_rank < dp_size; ++dp_rank) {
+          const bool is_slow = dp_rank >= dp_size / 2 && (stage < 0 || other == stage);
+          EXPECT_NEAR(factors.worker(kBackward, std::size_t(dp_rank), std::size_t(other)), is_slow ? 1.5 : 1, 0.04)
+              << dp_size << " x " << pp_size << ": " << dp_rank << ", " << other;
+        }
+      }
+    }
+  }
+}
+
+TEST(ComputeFactors, WorkersOfSomeStagesOfOneRankAreTheirsAndNotItsStages) {
+  PlantedJob planted{.dp_size = 2, .pp_size = 4};
+  planted.worker = [](const Row& row) { return row.dp_rank == 1 && row.stage < 2 ? 1.4 : 1.0; };
+  const ComputeFactors factors = factors_of(planted);
+  for (std::size_t stage = 0; stage < 4; ++stage) {
+    EXPECT_NEAR(factors.stage(kForward, stage), 1, kExact);
+    EXPECT_NEAR(factors.worker(kForward, 1, stage), stage < 2 ? 1.4 : 1, kExact);
+  }
+}
+
+TEST(ComputeFactors, AStageWhoseWorkersAreMostlySlowIsSlow) {
+  PlantedJob planted;
+  planted.worker = slow_from(1, 2, 1.5);
+  const ComputeFactors factors = factors_of(planted);
+  EXPECT_NEAR(factors.stage(kForward, 2), 1.5, kExact);
+  for (std::size_t dp_rank = 1; dp_rank < 4; ++dp_rank) EXPECT_NEAR(factors.worker(kForward, dp_rank, 2), 1, kExact);
 }
 
 TEST(ComputeFactors, WhatAllWorkersOfARankShareIsTheirsWhereChanceDoesNotExplainIt) {
