@@ -83,12 +83,20 @@ void WaitsForMissing::shorten(const WhatIf& what_if, const Group& group, const s
       durations_ns[lane] = std::min(durations_ns[lane], what_if.ideal_durations()[member]);
     }
     without_waits_.emplace_back(member, std::move(durations_ns));
+    // Who began late in such a group may have waited for the missing one before: nothing recorded tells.
+    const double* delays = what_if.timing().launch_delays(member);
+    std::vector<double> delays_ns(delays, delays + what_if.timing().lane_count);
+    for (std::size_t lane = 0; lane < delays_ns.size(); ++lane) {
+      if (waits[lane % waits.size()]) delays_ns[lane] = std::min(delays_ns[lane], 0.0);
+    }
+    without_delays_.emplace_back(member, std::move(delays_ns));
   }
 }
 
 void WaitsForMissing::take_out(Scenario& scenario) const {
   for (const auto& [op, durations_ns] : without_waits_) scenario.durations[op] = {durations_ns.data(), 0, nullptr};
   if (scenario.launch_delays.empty()) return;
+  for (const auto& [op, delays_ns] : without_delays_) scenario.launch_delays[op] = {delays_ns.data(), 0, nullptr};
   for (OpIndex op : at_once_) scenario.launch_delays[op] = OpValues{};
 }
 

@@ -25,7 +25,8 @@ class WaitsForMissing {
 
   bool are_there_ = false;
   std::vector<std::pair<OpIndex, std::vector<double>>> without_waits_;  // durations, by lane
-  std::vector<OpIndex> at_once_;                                        // without launch delays
+  std::vector<std::pair<OpIndex, std::vector<double>>> without_delays_;
+  std::vector<OpIndex> at_once_;  // without launch delays
 };
 
 }  // namespace smon_rt::analysis

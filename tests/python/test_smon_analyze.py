@@ -104,6 +104,21 @@ def test_a_missing_rank_is_named_and_the_plant_is_found_without_it(
         assert (report["verdict"]["cause"], report["verdict"]["where"]["rank"]) == ("worker", 3)
 
 
+@pytest.mark.parametrize("missing", [3, 4, 8, 15])
+def test_a_missing_rank_takes_nothing_from_the_gain_of_a_slow_worker_of_another_dp_rank(
+    tmp_path: Path, missing: int
+) -> None:
+    spec = JobSpec(
+        dp=4, pp=4, steps=10, noise=0.02, comm_noise=0.05, plants=(WORKER,), seed=3, missing_ranks=(missing,)
+    )
+    job = make_job(spec)
+    job.write(tmp_path)
+    (planted,) = job.truth["plants"]
+    cause = analyze(tmp_path).causes[0]
+    assert (cause.cause, cause.where.dp_rank, cause.where.stage) == ("worker", 1, 1)
+    assert cause.gain_s_per_step == pytest.approx(planted["gain_s_per_step"], rel=0.05)
+
+
 def test_steps_asked_for_are_analysed_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     RecordedJob(make_job(SPECS["1f1b"])).write(tmp_path)
     report = report_of(tmp_path, capsys, "--steps", "2-4")
