@@ -175,6 +175,7 @@ def test_closed_and_full_streams_keep_the_exit_code(command: str, code: int) -> 
 def test_a_signal_unwinds(name: str) -> None:
     body = (
         "import os, signal, sys, types, click; from smon_rt import cli\n"
+        f"signal.signal(signal.{name}, signal.SIG_DFL)\n"  # under nohup it is ignored, and stays so
         "def body():\n"
         f"    try: os.kill(os.getpid(), signal.{name}); signal.pause()\n"
         "    finally: print('cleaned up')\n"
