@@ -17,7 +17,6 @@ using Worker = std::pair<std::size_t, std::size_t>;
 constexpr double kLeastRatio = 1.03;
 constexpr double kOutlierSigma = 3;
 constexpr std::size_t kEnoughForSigma = 8;
-constexpr double kSigmaPerDeviation = 1.4826;
 constexpr std::size_t kWorkersTried = 3;
 constexpr std::size_t kStagesTried = 2;
 

@@ -11,8 +11,7 @@ namespace smon_rt::analysis {
 namespace {
 
 constexpr double kUnknown = std::numeric_limits<double>::quiet_NaN();
-// Standard deviations of a normal distribution in a median absolute deviation, and of a median in one of a mean.
-constexpr double kSigmaPerDeviation = 1.4826;
+// Standard deviations of a median in one of a mean, of a normal distribution.
 constexpr double kSigmaOfMedian = 1.2533;
 // What a dp rank's workers share is theirs from so many sigma of chance on: the largest of many ranks reaches three.
 constexpr double kSigmaBeyondChance = 4;

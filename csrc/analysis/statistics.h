@@ -15,6 +15,9 @@ double median(std::span<double> values);
 /// Median of those that are finite; NaN where none is. The others are taken out.
 double finite_median(std::vector<double>& values);
 
+/// Standard deviations of a normal distribution in a median absolute deviation.
+inline constexpr double kSigmaPerDeviation = 1.4826;
+
 struct Interval {
   double low = 0;
   double high = 0;
