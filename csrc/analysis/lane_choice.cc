@@ -168,12 +168,13 @@ bool joins_all_dp_ranks(const OpGraph& graph) {
 }
 
 std::vector<double> replay_lanes(const WhatIf& what_if, const Scenario& scenario, const OpGraph& graph,
-                                 const LaneChoice& choice) {
+                                 const LaneChoice& choice, ReplayCounter* counter) {
   const std::size_t step_count = choice.lanes.size() / choice.dp_size;
   const std::size_t values_per_step = std::max(std::size_t{1}, graph.size() * choice.dp_size);
   const std::size_t block_steps = std::clamp(kValuesPerBlock / values_per_step, std::size_t{1}, step_count);
   std::vector<double> step_ns;
   for (std::size_t step = 0; step < step_count; step += block_steps) {
+    if (counter != nullptr && !counter->go_on()) break;
     const std::size_t steps = std::min(block_steps, step_count - step);
     const Gathered gathered = gather(what_if, scenario, choice, step * choice.dp_size, steps * choice.dp_size);
     const Simulator simulator(graph, choice.dp_size, steps, &gathered.takes_part);

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "analysis/op_graph.h"
+#include "analysis/slowdowns.h"
 #include "analysis/what_if.h"
 #include "base/result.h"
 
@@ -35,9 +36,10 @@ Result<OpGraph> graph_of_dp_ranks(const OpGraph& graph, const std::vector<std::s
 bool joins_all_dp_ranks(const OpGraph& graph);
 
 /// Step times of `scenario` in the chosen lanes, on the graph of graph_of_dp_ranks. Cost: a copy of the times of a
-/// block of steps at a time.
+/// block of steps at a time. `counter` is asked before each block, since many dp ranks take minutes: once it has
+/// stopped, steps are missing.
 std::vector<double> replay_lanes(const WhatIf& what_if, const Scenario& scenario, const OpGraph& graph,
-                                 const LaneChoice& choice);
+                                 const LaneChoice& choice, ReplayCounter* counter = nullptr);
 
 /// What each lane's step takes when its dp rank waits for no other one.
 std::vector<double> own_lane_ns(const WhatIf& what_if, const Scenario& scenario);

@@ -96,7 +96,12 @@ std::vector<double> steps_of_dp_rank(const std::vector<double>& lane_ns, std::si
 }  // namespace
 
 bool ReplayCounter::next() {
-  if (!stopped_ && progress_ && !progress_(++done_, total_)) stopped_ = true;
+  ++done_;
+  return go_on();
+}
+
+bool ReplayCounter::go_on() {
+  if (!stopped_ && progress_ && !progress_(done_, total_)) stopped_ = true;
   return !stopped_;
 }
 

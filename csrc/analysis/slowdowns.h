@@ -26,6 +26,8 @@ class ReplayCounter {
   ReplayCounter(const Progress& progress, int total) : progress_(progress), total_(total) {}
   /// False once the caller wants to stop.
   bool next();
+  /// The same within a long replay, which counts as one.
+  bool go_on();
   /// Says that all is done: how many replays it takes is not known before. False as in next().
   bool finish();
   bool stopped() const { return stopped_; }

@@ -19,6 +19,7 @@ namespace smon_rt::analysis {
 namespace {
 
 constexpr std::size_t kDrawCount = 8;
+constexpr const char* kStopped = "stopped";
 // Of a step with all of its dp ranks: 512 Mi of them are 8 GiB while they are replayed.
 constexpr std::size_t kMostValuesPerStep = std::size_t{512} << 20;
 
@@ -152,7 +153,8 @@ Remaining drop_slowest(const WhatIf& what_if, const Scenario& scenario, std::siz
 }
 
 // With other dp ranks than were recorded.
-Result<QuestionAnswer> replay_other_ranks(const WhatIf& what_if, const Question& question, const Scenario& scenario) {
+Result<QuestionAnswer> replay_other_ranks(const WhatIf& what_if, const Question& question, const Scenario& scenario,
+                                          ReplayCounter& counter) {
   Remaining remaining = drop_slowest(what_if, scenario, question.dropped_dp_count);
   const std::size_t dp_count = question.dp_count == 0 ? remaining.kept.size() : question.dp_count;
   QuestionAnswer answer;
@@ -162,14 +164,16 @@ Result<QuestionAnswer> replay_other_ranks(const WhatIf& what_if, const Question&
   auto graph = graph_of_dp_ranks(what_if.graph(), remaining.kept);
   if (!graph) return graph.error();
   if (dp_count == remaining.kept.size()) {
-    answer.after_ns = replay_lanes(what_if, scenario, *graph, choose_dp_ranks(what_if, remaining.kept));
+    answer.after_ns = replay_lanes(what_if, scenario, *graph, choose_dp_ranks(what_if, remaining.kept), &counter);
+    if (counter.stopped()) return Error{kStopped};
     return answer;
   }
   answer.draw_count = kDrawCount;
   answer.after_ns.assign(what_if.step_count(), 0);
   for (std::size_t draw = 0; draw < kDrawCount; ++draw) {
     const LaneChoice choice = draw_dp_ranks(what_if, scenario, remaining.kept, dp_count, draw);
-    const std::vector<double> step_ns = replay_lanes(what_if, scenario, *graph, choice);
+    const std::vector<double> step_ns = replay_lanes(what_if, scenario, *graph, choice, &counter);
+    if (counter.stopped()) return Error{kStopped};
     for (std::size_t step = 0; step < step_ns.size(); ++step) answer.after_ns[step] += step_ns[step] / kDrawCount;
   }
   return answer;
@@ -183,8 +187,8 @@ bool is_about_computes(const Question& question) {
 // Answers questions, and remembers what several of them need.
 class Asker {
  public:
-  Asker(const WhatIf& what_if, std::span<const ExplainedDelay> explained)
-      : what_if_(what_if), explained_(explained), waits_(what_if) {}
+  Asker(const WhatIf& what_if, std::span<const ExplainedDelay> explained, ReplayCounter& counter)
+      : what_if_(what_if), explained_(explained), counter_(counter), waits_(what_if) {}
 
   Result<QuestionAnswer> answer(const Question& question) {
     const bool without_waits = waits_.are_there() && is_about_computes(question);
@@ -197,7 +201,9 @@ class Asker {
 
  private:
   Result<QuestionAnswer> replay(const Question& question, const Scenario& scenario) const {
-    if (question.dropped_dp_count > 0 || question.dp_count > 0) return replay_other_ranks(what_if_, question, scenario);
+    if (question.dropped_dp_count > 0 || question.dp_count > 0) {
+      return replay_other_ranks(what_if_, question, scenario, counter_);
+    }
     QuestionAnswer answer;
     answer.dp_count = what_if_.dp_size();
     answer.after_ns = what_if_.simulator().replay(scenario).last;
@@ -216,6 +222,7 @@ class Asker {
 
   const WhatIf& what_if_;
   std::span<const ExplainedDelay> explained_;
+  ReplayCounter& counter_;
   WaitsForMissing waits_;
   std::array<std::vector<double>, 4> before_ns_;
 };
@@ -228,10 +235,10 @@ Result<std::vector<QuestionAnswer>> ask(const WhatIf& what_if, std::span<const E
     if (auto refused = refuse(what_if, question)) return *refused;
   }
   ReplayCounter counter(progress, static_cast<int>(questions.size()));
-  Asker asker(what_if, explained);
+  Asker asker(what_if, explained, counter);
   std::vector<QuestionAnswer> answers;
   for (const Question& question : questions) {
-    if (!counter.next()) return Error{"stopped"};
+    if (!counter.next()) return Error{kStopped};
     auto answer = asker.answer(question);
     if (!answer) return answer.error();
     answers.push_back(std::move(*answer));

@@ -161,5 +161,20 @@ TEST(WhatIfQuestion, CanBeStoppedBetweenReplays) {
   EXPECT_EQ(answers.error().message, "stopped");
 }
 
+TEST(WhatIfQuestion, CanBeStoppedBetweenDraws) {
+  const WhatIfJob job(uneven_job());
+  Question many;
+  many.dp_count = 12;
+  int asked = 0;
+  auto answers = ask(job.what_if, {}, {many}, [&](int done, int total) {
+    EXPECT_EQ(done, 1);
+    EXPECT_EQ(total, 1);
+    return ++asked < 4;
+  });
+  ASSERT_FALSE(answers.has_value());
+  EXPECT_EQ(answers.error().message, "stopped");
+  EXPECT_EQ(asked, 4);
+}
+
 }  // namespace
 }  // namespace smon_rt::analysis
