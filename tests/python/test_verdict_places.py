@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from smon_rt.analysis import analyze
-from smon_rt.analysis.report import Report
+from smon_rt.analysis.report import Report, ReportOptions
+from smon_rt.analysis.worker_words import Machines, group_words
+from smon_rt.cli import run
+from smon_rt.report.tables import cause_table
 from smon_rt.synth import JobSpec, Pauses, SlowGroup, SlowLaunch, SlowLink, make_job
 from smon_rt.synth.plants import AnyPlant
 from tests.python.report_fixtures import make_cause, make_raw, make_trace
@@ -50,13 +54,13 @@ def report_of(name: str, detail: dict[str, float] | None = None, **place: Any) -
             report_of("gc", dp_rank=2, stage=1, workers=[[2, 1]]),
             "garbage collection on rank 6 (dp 2, stage 1): 24 % of the step",
             ("worker", "one worker;"),
-            "look at what rank 6 allocates",
+            "look at what is allocated on rank 6",
         ),
         (
             report_of("data_loading", {"ratio": 5.0}, dp_rank=2),
             "data loading of dp 2: 5.0x as long as elsewhere",
             ("dp_replica", "one dp rank (4 workers)"),
-            "look at the loader, storage and CPUs of dp 2",
+            "look at the loader, storage and CPUs of dp rank 2",
         ),
         (
             report_of("checkpoint"),
@@ -102,12 +106,95 @@ def test_work_of_the_host_that_all_share_is_lost_although_it_is_no_slowdown() ->
     own = {"worker_s_per_step": 0.3}
     raw["causes"] = [make_cause("gc", [value - 0.3 for value in raw["step_time_s"]["base"]], detail=own)]
     verdict = Report.from_raw(raw, make_trace(raw)).verdict  # type: ignore[arg-type]
-    assert "no straggler worth fixing" in verdict.text
-    assert "but garbage collection takes 29 % of the step" in verdict.text
+    assert "no straggler" not in verdict.text
+    assert "but garbage collection takes 29 % of the step, 300 ms, which the slowdown does not count" in verdict.text
     assert "fixing it gives back all of the loss: 1.02 → 0.72 s a step" in verdict.text
     assert verdict.excess_s_per_step == pytest.approx(0.3)
     assert verdict.gpu_hours_lost == pytest.approx(0.3 * 20 * 16 / 3600)
     assert verdict.action.startswith("collect garbage less often")
+
+
+@pytest.mark.parametrize(
+    ("ranks", "words"),
+    [
+        ([2, 3, 6, 10, 11, 12, 15], "ranks 2–3, 6, 10–12 and 15"),
+        ([8, 0, 1, 2, 3, 4, 5], "ranks 0–5 and 8"),
+        (range(0, 32, 2), "ranks 0, 2, 4, 6, 8, 10 and 10 more"),
+    ],
+)
+def test_many_workers_are_named_by_ranges(ranks: Sequence[int], words: str) -> None:
+    workers = [(0, rank) for rank in ranks]
+    machines = Machines({f"0,{rank}": rank for rank in range(32)})
+    assert group_words(workers, machines, pp=32) == f"{words} (dp 0)"
+    unknown = group_words(workers, Machines(), pp=32)
+    assert unknown.startswith("(dp 0, stage ")
+    assert unknown.endswith(f" and {len(ranks) - 6} more")
+
+
+@pytest.mark.parametrize(
+    ("name", "cause", "action"),
+    [
+        ("worker", "workers: ", "take the machines of dp ranks 1 and 3 out (ranks 1, 3, 5, 7, 9, 11, 13 and 15), or"),
+        ("gc", "garbage collection on ", "look at what is allocated on dp ranks 1 and 3"),
+    ],
+)
+def test_whole_dp_ranks_are_called_that(name: str, cause: str, action: str) -> None:
+    workers = [[dp_rank, stage] for stage in (2, 0, 1, 3) for dp_rank in (3, 1)]
+    verdict = report_of(name, dp_rank=3, stage=2, workers=workers).verdict
+    lines = dict(line.split(maxsplit=1) for line in verdict.text.splitlines())
+    assert lines["cause"].startswith(f"{cause}all of dp ranks 1 and 3 (ranks 1, 3, 5, 7, 9, 11, 13 and 15): ")
+    assert lines["scope"].startswith("2 dp ranks (8 workers)")
+    assert verdict.scope == "dp_replica"
+    assert verdict.action.startswith(action)
+
+
+def test_work_of_the_host_on_several_workers_has_their_places() -> None:
+    report = report_of("data_loading", {"ratio": 2813.1}, dp_rank=2, stage=1, workers=[[2, 1], [0, 0]])
+    lines = dict(line.split(maxsplit=1) for line in report.verdict.text.splitlines())
+    assert lines["cause"].startswith("data loading on ranks 0 and 6: next to none elsewhere, 24 % of the step, in 20")
+    assert lines["scope"].startswith("2 of 16 workers together")
+    assert report.verdict.action == (
+        "look at the loader, storage and CPUs of ranks 0 and 6, or load its data further ahead"
+    )
+
+
+def test_several_links_are_named_by_their_ends() -> None:
+    links = [[2, 2, 3], [0, 0, 1], [9, 1, 2]]
+    report = report_of("pp_communication", {"ratio": 312.4}, dp_rank=2, stage=2, peer_stage=3, links=links)
+    lines = dict(line.split(maxsplit=1) for line in report.verdict.text.splitlines())
+    named = "ranks 10 and 14, ranks 0 and 4, and stages 1 and 2 of dp 9"
+    assert lines["cause"].startswith(f"pp communication between {named}: 312x other links, 24 % of the step, in 20")
+    assert (report.verdict.scope, lines["scope"].partition(";")[0]) == ("link", "3 links together")
+    assert report.verdict.action == f"check the links between {named} (NICs, cables, switch ports)"
+    assert cause_table(report).rows[0][1] == f"links between {named}"
+
+
+@pytest.mark.parametrize(
+    ("stage", "layers", "action"),
+    [
+        (3, (1, 1, 1, 1), "use fewer stages: stage 3 has one layer, which cannot move, or speed up the loss"),
+        (0, (1, 1, 1, 1), "use fewer stages: stage 0 has one layer, which cannot move"),
+        (3, (1, 1, 1, 2), "move layers from stage 3"),
+        (3, None, "move layers from stage 3"),
+    ],
+)
+def test_the_only_layer_of_a_stage_cannot_move(stage: int, layers: tuple[int, ...] | None, action: str) -> None:
+    raw = make_raw(worker=(0, stage), removed={"stage": 0.9})
+    report = Report.from_raw(raw, make_trace(raw), ReportOptions(layers=layers))  # type: ignore[arg-type]
+    assert report.verdict.cause == "stage"
+    assert report.verdict.action.startswith(action)
+
+
+def test_late_data_of_a_dp_rank_is_no_all_clear(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    plants = tuple(Pauses("data_loading", 100.0, 0.7, dp_rank=1, stage=stage) for stage in range(2))
+    spec = JobSpec(dp=4, pp=2, microbatches=6, steps=12, noise=0.02, plants=plants, seed=9)
+    make_job(spec).write(tmp_path / "job")
+    assert run(["analyze", str(tmp_path / "job"), "--fail-above", "1.1", "--quiet"]) == 1
+    assert run([str(tmp_path / "job"), "--fail-above", "1.1", "--quiet"]) == 1
+    for line in capsys.readouterr().out.splitlines():
+        assert "nothing is lost" not in line
+        assert "but data loading takes " in line
+    assert run(["analyze", str(tmp_path / "job"), "--fail-above", "1.6", "--quiet"]) == 0
 
 
 @pytest.mark.parametrize(

@@ -58,14 +58,16 @@ def analyze(
         >>> report.slowdown.value, report.verdict.cause  # doctest: +SKIP
         (1.973, 'worker')
     """
-    from smon_rt.analysis.advice import with_advice
+    from smon_rt.analysis.advice import check_layers, with_advice
     from smon_rt.analysis.engine import analyze_by_engine
 
     # Before the work: a price that makes no sense is said at once.
-    options = ReportOptions(gpu_hour_price, currency, steps is not None)
+    options = ReportOptions(gpu_hour_price, currency, steps is not None, None if layers is None else tuple(layers))
     trace = _read(path, meta, steps, run_id, attempt, layout)
+    if layers is not None:
+        check_layers(layers, trace.job.pp_size)
     raw = analyze_by_engine(trace, progress)
-    return with_advice(Report.from_raw(raw, trace, options), layers)
+    return with_advice(Report.from_raw(raw, trace, options))
 
 
 def is_recorded(path: StrPath) -> bool:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from smon_rt.analysis.raw import RawAnswer
     from smon_rt.analysis.report import Report
 
-__all__ = ["Advice", "with_advice"]
+__all__ = ["Advice", "check_layers", "with_advice"]
 
 _PASSES = ("forward_compute", "backward_compute")
 #: What a change must surely give back, as a part of the step, to be worth the trouble.
@@ -72,16 +72,12 @@ class _Plan:
     advice_of: Callable[[list[_Gain]], Advice | None]
 
 
-def with_advice(report: Report, layers: Sequence[int] | None = None) -> Report:
-    """The report with its advice; `layers` is how many each stage has, or those of the job's record.
+def with_advice(report: Report) -> Report:
+    """The report with its advice, which is about layers where the user or the job's record says how many there are.
 
-    The engine is asked only where there is something to advise, once for all of it. Raises QuestionError for layers
-    that are not one whole number above 0 for each stage.
+    The engine is asked only where there is something to advise, once for all of it.
     """
-    if layers is not None:
-        _check_layers(layers, report.job.pp)
-    else:
-        layers = report.source.trace.job.layers
+    layers = report.source.options.layers or report.source.trace.job.layers
     plans = list(_plans(report, layers))
     questions = [question for plan in plans for question in plan.questions]
     gains = [_gain_of(raw) for raw in ask_engine(report.source.trace, questions)] if questions else []
@@ -94,7 +90,8 @@ def with_advice(report: Report, layers: Sequence[int] | None = None) -> Report:
     return dataclasses.replace(report, advice=tuple(sorted(found, key=lambda each: -each.gain_s_per_step)))
 
 
-def _check_layers(layers: Sequence[int], pp: int) -> None:
+def check_layers(layers: Sequence[int], pp: int) -> None:
+    """Raises QuestionError for layers that are not one whole number above 0 for each of `pp` stages."""
     if len(layers) != pp:
         raise QuestionError(f"{counted(len(layers), 'number')} of layers for {counted(pp, 'stage')}: give one for each")
     if any(isinstance(count, bool) or not isinstance(count, int) or count < 1 for count in layers):

@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from smon_rt.analysis.causes import Cause, Where
 from smon_rt.analysis.input_file import shown
 from smon_rt.analysis.units import counted, is_finite, percent, ratio
-from smon_rt.analysis.worker_words import Machines, Worker, group_words, hosts_words, ranks_words
+from smon_rt.analysis.worker_words import (
+    Machines,
+    Worker,
+    dp_ranks_words,
+    group_words,
+    ranks_words,
+    whole_dp_ranks,
+)
 
 CAUSE_WORDS = {
     "worker": "worker",
@@ -23,6 +32,10 @@ CAUSE_WORDS = {
 #: Causes that one worker, or the workers of one dp rank, may have for themselves.
 HOST_CAUSES = ("gc", "data_loading", "checkpoint", "host_launch_delay")
 
+#: From so many times on, a number says no more than that there is next to none elsewhere.
+_ONLY_THERE_RATIO = 100
+#: So many links are named; the rest is counted.
+_MOST_LINKS = 4
 #: Computes below this ratio to their peers are not what makes a place slow.
 _SLOWER_RATIO = 1.05
 #: Collections that cost at most so many times what a worker spends in them happen together.
@@ -33,7 +46,7 @@ def scope_of(cause: Cause | None, dp: int, pp: int) -> str:
     """`worker`, `stage`, `link`, `dp_replica` or `job`: how much of the job a cause is about."""
     if cause is None:
         return "job"
-    if cause.cause == "worker" and _replica_of(cause, dp, pp) is not None:
+    if _replicas_of(cause, dp, pp):
         return "dp_replica"
     if cause.cause in ("worker", "stage"):
         return cause.cause
@@ -54,27 +67,29 @@ def scope_words(cause: Cause | None, worker_count: int, dp: int, pp: int, member
     if scope == "worker":
         count = len(cause.detail.get("workers", ()))
         if count > 1:
-            return f"the slowest {count:,} of {worker_count:,} workers together"
+            which = "the slowest " if cause.cause == "worker" else ""
+            return f"{which}{count:,} of {worker_count:,} workers together"
         return f"one worker{f' ({members})' if members else ''}"
     if scope == "dp_replica":
-        return f"one dp rank ({counted(pp, 'worker')})"
+        count = len(_replicas_of(cause, dp, pp)) or 1
+        return f"{'one dp rank' if count == 1 else f'{count:,} dp ranks'} ({counted(count * pp, 'worker')})"
     if scope == "stage":
         return f"one stage ({counted(dp, 'worker')})"
     if cause.cause == "dp_communication":
         group = f"the data-parallel group of one stage ({counted(dp, 'worker')})"
         return "no single group" if where.stage is None else group
+    if len(cause.links) > 1:
+        return f"{counted(len(cause.links), 'link')} together"
     if where.stage is None:
         return "no single link"
     return "one link" if where.dp_rank is not None else f"the links between two stages ({counted(dp, 'pipeline')})"
 
 
-def _replica_of(cause: Cause, dp: int, pp: int) -> int | None:
-    """The dp rank of which all workers are slow, None where the workers are others."""
-    if dp == 1 or pp == 1:
-        return None
-    dp_ranks = {dp_rank for dp_rank, _ in cause.detail.get("workers", ())}
-    is_whole = cause.where.stage is None or (len(dp_ranks) == 1 and len(cause.detail["workers"]) == pp)
-    return cause.where.dp_rank if is_whole else None
+def _replicas_of(cause: Cause, dp: int, pp: int) -> list[int]:
+    """The dp ranks of which all workers are meant; none where the workers are others, or a dp rank is one worker."""
+    if dp == 1 or cause.cause not in ("worker", *HOST_CAUSES):
+        return []
+    return whole_dp_ranks(_workers_of(cause, pp), pp)
 
 
 def _workers_of(cause: Cause, pp: int) -> list[Worker]:
@@ -99,13 +114,13 @@ def place_words(cause: Cause, dp: int, pp: int, machines: Machines) -> str:
     where, name = cause.where, CAUSE_WORDS[cause.cause]
     if cause.cause == "worker":
         workers = _workers_of(cause, pp)
-        if (replica := _replica_of(cause, dp, pp)) is not None:
-            return (
-                f"workers: all of dp rank {replica} ({ranks_words(workers, machines)}){hosts_words(workers, machines)}"
-            )
-        return f"workers: {group_words(workers, machines)}" if len(workers) > 1 else f"worker: {_worker(where)}"
+        return f"workers: {group_words(workers, machines, pp)}" if len(workers) > 1 else f"worker: {_worker(where)}"
     if cause.cause == "stage":
         return f"stage {where.stage}"
+    if len(cause.links) > 1:
+        return f"{name} between {links_words(cause, machines)}"
+    if len(cause.detail.get("workers", ())) > 1:
+        return f"{name} on {group_words(_workers_of(cause, pp), machines, pp)}"
     if where.peer_stage is not None:
         stages = f"stage {where.stage} to {where.peer_stage}"
         if where.dp_rank is None:
@@ -133,6 +148,17 @@ def _ends(where: Where) -> str:
     return " and ".join("one not recorded" if rank is None else f"rank {rank}" for rank in ranks)
 
 
+def links_words(cause: Cause, machines: Machines) -> str:
+    """`ranks 0 and 4, ranks 6 and 10, and 2 more`: the ends of several links."""
+    names = []
+    for dp_rank, stage, peer_stage in cause.links[:_MOST_LINKS]:
+        ends = [machines.rank((dp_rank, each)) for each in (stage, peer_stage)]
+        known = f"ranks {ends[0]} and {ends[1]}"
+        names.append(f"stages {stage} and {peer_stage} of dp {dp_rank}" if None in ends else known)
+    more = len(cause.links) - len(names)
+    return f"{', '.join(names)}, and {more:,} more" if more > 0 else f"{', '.join(names[:-1])}, and {names[-1]}"
+
+
 def evidence_words(cause: Cause, base_s: float) -> str:
     """How it shows: `forward 2.5x, backward 2.3x its peers,`; nothing where there is nothing to say."""
     if cause.cause == "worker":
@@ -145,7 +171,10 @@ def evidence_words(cause: Cause, base_s: float) -> str:
     words = []
     slower, others = cause.detail.get("ratio"), _OTHERS.get(cause.cause)
     if others and slower is not None and is_finite(slower):
-        words.append(f"{slower:.1f}x {others},")
+        if slower < _ONLY_THERE_RATIO:
+            words.append(f"{slower:.1f}x {others},")
+        else:
+            words.append("next to none elsewhere," if cause.cause in HOST_CAUSES else f"{slower:,.0f}x {others},")
     if base_s > 0:
         words.append(f"{percent(cause.gain_s_per_step / base_s)} of the step,")
     return " ".join(words)
@@ -178,8 +207,8 @@ def _ratio_of(cause: Cause, kind: str) -> float | None:
     return value if value is not None and is_finite(value) else None
 
 
-def action_words(cause: Cause, dp: int, pp: int, machines: Machines) -> str:
-    """What to do next."""
+def action_words(cause: Cause, dp: int, pp: int, machines: Machines, stage_layers: Sequence[int] | None = None) -> str:
+    """What to do next; `stage_layers` is how many layers each stage has, where that is known."""
     where = cause.where
     if cause.cause == "worker":
         workers = _workers_of(cause, pp)
@@ -189,18 +218,24 @@ def action_words(cause: Cause, dp: int, pp: int, machines: Machines) -> str:
             return f"check the GPUs of {ranks_words(workers, machines)}, or give their stages fewer layers"
         if cause.detail.get("peers") == "other_stages":
             return f"check rank {where.rank}'s GPU (clocks, ECC, neighbours), or give stage {where.stage} fewer layers"
-        if (replica := _replica_of(cause, dp, pp)) is not None:
-            return f"take dp rank {replica}'s machines out ({ranks_words(workers, machines)}), or check their GPUs"
+        if replicas := _replicas_of(cause, dp, pp):
+            whose = f"the machines of {dp_ranks_words(replicas)}"
+            return f"take {whose} out ({ranks_words(workers, machines)}), or check their GPUs"
         if len(workers) > 1:
             return f"take the machines of {ranks_words(workers, machines)} out, or check their GPUs"
         check = "check its GPU (clocks, ECC, neighbours) before the next restart"
         return f"take rank {where.rank}'s machine out, or {check}"
     if cause.cause == "stage":
         why = " (it also computes the loss)" if cause.detail.get("is_last_stage") else ""
+        if stage_layers is not None and where.stage is not None and stage_layers[where.stage] <= 1:
+            besides = ", or speed up the loss, which it also computes" if why else ""
+            return f"use fewer stages: stage {where.stage} has one layer, which cannot move{besides}"
         moved = f"move layers from stage {where.stage}{why} to the other stages"
         # One worker a stage: nothing tells a slow GPU from more work.
         alone = machines.rank((0, where.stage)) if dp == 1 and where.stage is not None else None
         return moved if alone is None else f"{moved}, or check rank {alone}'s GPU"
+    if len(cause.links) > 1:
+        return f"check the links between {links_words(cause, machines)} (NICs, cables, switch ports)"
     if cause.cause == "pp_communication" and where.stage is not None:
         place = f"between stages {where.stage} and {where.peer_stage}"
         if where.dp_rank is None:
@@ -211,8 +246,9 @@ def action_words(cause: Cause, dp: int, pp: int, machines: Machines) -> str:
     if cause.cause == "gc" and where.dp_rank is None and _is_together(cause):
         return "collect garbage less often (it is together already), or keep what lives on out of it (gc.freeze())"
     if cause.cause in HOST_CAUSES and where.dp_rank is not None:
-        whose = f"rank {where.rank}" if where.stage is not None else f"dp {where.dp_rank}"
-        return _PLACED_ACTIONS[cause.cause].format(whose=whose)
+        workers, replicas = _workers_of(cause, pp), _replicas_of(cause, dp, pp)
+        whose = dp_ranks_words(replicas) if replicas else ranks_words(workers, machines)
+        return _PLACED_ACTIONS[cause.cause].format(whose=whose, s="" if len(workers) == 1 else "s")
     return _ACTIONS[cause.cause]
 
 
@@ -232,10 +268,10 @@ _ACTIONS = {
     "host_launch_delay": "look at the host between ops: Python overhead, busy CPUs, work that is not recorded",
 }
 _PLACED_ACTIONS = {
-    "gc": "look at what {whose} allocates, and run garbage collection at the same step on all ranks",
+    "gc": "look at what is allocated on {whose}, and run garbage collection at the same step on all ranks",
     "data_loading": "look at the loader, storage and CPUs of {whose}, or load its data further ahead",
-    "checkpoint": "look at what {whose} writes and where to; write it beside training (asynchronously)",
-    "host_launch_delay": "look at the host of {whose}: busy CPUs, and Python that runs there alone between ops",
+    "checkpoint": "look at what is written on {whose}, and where to; write it beside training (asynchronously)",
+    "host_launch_delay": "look at the host{s} of {whose}: busy CPUs, and Python that runs there alone between ops",
 }
 
 

@@ -52,6 +52,11 @@ class Cause:
     detail: dict[str, Any] = field(default_factory=dict)
     gain_s_by_step: dict[str, float] = field(default_factory=dict)
 
+    @property
+    def links(self) -> list[tuple[int, int, int]]:
+        """Several slow links, (dp rank, stage, stage at the other end), slowest first; none where one is the place."""
+        return [(dp_rank, stage, peer_stage) for dp_rank, stage, peer_stage in self.detail.get("links", ())]
+
 
 def find_causes(raw: RawResult) -> tuple[Cause, ...]:
     """All causes that the trace can show, largest gain first; small and negative gains stay in the list.
@@ -109,6 +114,8 @@ def _detail(raw: RawResult, found: RawCause) -> dict[str, Any]:
     detail: dict[str, Any] = dict(found["detail"])
     if found["workers"]:
         detail["workers"] = [list(worker) for worker in found["workers"]]
+    if found.get("links"):
+        detail["links"] = [list(link) for link in found["links"]]
     dp_rank, stage = found["dp_rank"], found["stage"]
     if found["cause"] == "worker":
         by_dp_rank = raw["slowdown_by"]["dp_rank"]

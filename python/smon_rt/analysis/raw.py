@@ -54,7 +54,8 @@ class RawContribution(TypedDict):
 class RawCause(TypedDict):
     """One cause of lost time: step times of the job without it, gains are base minus these.
 
-    `dp_rank`, `stage` and, of a link, `peer_stage` say where it is; -1: everywhere, or no such coordinate.
+    `dp_rank`, `stage` and, of a link, `peer_stage` say where it is; -1: everywhere, or no such coordinate. Of several
+    places they are the slowest one; `workers` (dp rank, stage) or `links` (dp rank, stage, peer stage) are all of them.
     """
 
     cause: str
@@ -62,6 +63,7 @@ class RawCause(TypedDict):
     stage: int
     peer_stage: int
     workers: Sequence[Sequence[int]]
+    links: Sequence[Sequence[int]]
     detail: Mapping[str, float]
     step_s: Sequence[float]
 

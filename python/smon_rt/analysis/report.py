@@ -15,6 +15,7 @@ from smon_rt.analysis.advice import Advice
 from smon_rt.analysis.causes import Cause, Where, find_causes
 from smon_rt.analysis.engine import Source
 from smon_rt.analysis.fidelity import Fidelity, completed, fidelity_of, located
+from smon_rt.analysis.options import ReportOptions
 from smon_rt.analysis.raw import RawContribution, RawResult
 from smon_rt.analysis.recording import Recording
 from smon_rt.analysis.situation import Situation
@@ -26,33 +27,10 @@ if TYPE_CHECKING:
     from smon_rt.analysis.importer import Trace
     from smon_rt.analysis.what_if import Answer
 
-__all__ = ["Advice", "Cause", "Report", "Verdict", "Where"]
+__all__ = ["Advice", "Cause", "Report", "ReportOptions", "Verdict", "Where"]
 
 #: One value a step; keys are step numbers.
 ByStep = dict[str, float]
-
-_LARGEST_PRICE = 1e9
-_LONGEST_CURRENCY_COUNT = 12
-
-
-@dataclass(frozen=True, slots=True)
-class ReportOptions:
-    """What a report needs to know besides the trace.
-
-    `gpu_hour_price` in `currency`: what the loss is priced at. `steps_chosen`: the user asked for some steps only.
-    Raises ValueError where they cannot be printed as a price.
-    """
-
-    gpu_hour_price: float = 2.0
-    currency: str = "USD"
-    steps_chosen: bool = False
-
-    def __post_init__(self) -> None:
-        # A cost is this times GPU-hours: it must stay finite, and short enough for its line.
-        if not 0 <= self.gpu_hour_price <= _LARGEST_PRICE:
-            raise ValueError(f"a GPU-hour's price must be from 0 to {_LARGEST_PRICE:g}, not {self.gpu_hour_price!r}")
-        if not (1 <= len(self.currency) <= _LONGEST_CURRENCY_COUNT and self.currency.isprintable()):
-            raise ValueError(f"a currency must be 1 to {_LONGEST_CURRENCY_COUNT} letters, not {self.currency!r}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,6 +196,17 @@ class Report:
 
         return answer(self, fix, drop_slowest_dp, scale_dp)
 
+    @property
+    def lost_ratio(self) -> float:
+        """The slowdown, or what the step is longer by the named cause where the slowdown does not count that.
+
+        Work of the host that takes the same everywhere, and launch delays, are no part of the slowdown.
+        """
+        base_s, gain_s = self.mean_step_time_s.base, self.verdict.gain_s_per_step
+        if self.verdict.time_kind != "host" or not 0 < gain_s < base_s:
+            return self.slowdown.value
+        return max(self.slowdown.value, base_s / (base_s - gain_s))
+
     def __str__(self) -> str:
         return self.verdict.text
 
@@ -348,6 +337,7 @@ def _situation(
         recording=recording,
         has_device_times=job.has_device_times,
         machines=Machines(_by_worker(raw["worker_rank"]), _hosts(recording)),
+        stage_layers=options.layers or job.layers,
     )
 
 

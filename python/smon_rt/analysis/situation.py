@@ -24,7 +24,8 @@ _HOURS_PER_DAY = 24
 class Situation:
     """All that the verdict is drawn from. Step times are means in seconds; dp and pp count what was recorded.
 
-    A worker has `members` ranks, which move together (`members_are` names their dimensions).
+    A worker has `members` ranks, which move together (`members_are` names their dimensions). `stage_layers` is how many
+    layers each stage has, where that is known.
     """
 
     world: int
@@ -55,6 +56,7 @@ class Situation:
     recording: Recording | None = None
     has_device_times: bool | None = None
     machines: Machines = field(default_factory=Machines)
+    stage_layers: Sequence[int] | None = None
 
     @property
     def is_worth_fixing(self) -> bool:

@@ -93,7 +93,7 @@ def action_of(situation: Situation, cause: Cause | None) -> str:
         if situation.is_worth_fixing or situation.is_ideal_off:
             return "no single repair helps: see the table by kind, and record more steps"
         return NOTHING_TO_REPAIR
-    return action_words(cause, situation.dp, situation.pp, situation.machines)
+    return action_words(cause, situation.dp, situation.pp, situation.machines, situation.stage_layers)
 
 
 def probable_cause_of(cause: Cause | None) -> str | None:
@@ -113,15 +113,18 @@ def _slowdown_line(situation: Situation, cause: Cause | None) -> str:
     value = f"{ratio(situation.slowdown)}{interval}"
     besides = ""
     if cause is not None and actual_step_s(situation, cause) > _BEYOND_THE_SLOWDOWN * situation.nodelay_s:
-        joined = "and" if situation.is_worth_fixing or situation.is_ideal_off else "but"
         takes = _TAKES.get(cause.cause, f"{CAUSE_WORDS[cause.cause]} takes")
-        besides = f", {joined} {takes} {percent(cause.gain_s_per_step / situation.base_s)} of the step"
+        takes = f"{takes} {percent(cause.gain_s_per_step / situation.base_s)} of the step"
+        if not (situation.is_worth_fixing or situation.is_ideal_off):
+            lost_s = seconds(cause.gain_s_per_step)
+            return f"{value}, but {takes}, {lost_s}, which the slowdown does not count"
+        besides = f", and {takes}"
     if situation.is_ideal_off:
         return f"{value}: below 1, so it tells nothing: what is slow is in the ideal's means{besides}"
     if situation.is_worth_fixing:
         return f"{value}: {lost} of {gpus} is lost, {seconds(excess_s)} a step{besides}"
     loss = "nothing is lost" if lost == "nothing" else f"{lost} of {gpus}, {seconds(excess_s)} a step"
-    return f"{value}: no straggler worth fixing ({loss}){besides}"
+    return f"{value}: no straggler worth fixing ({loss})"
 
 
 _TAKES = {

@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 
 from smon_rt.analysis.input_file import shown
 
-#: So many are named; the rest is counted.
+#: So many are named one by one; more are named by ranges, of which there may be so many; else the rest is counted.
 MOST_NAMED = 6
+_MOST_RANGES = 12
 #: (dp rank, stage).
 Worker = tuple[int, int]
 
@@ -30,8 +31,19 @@ class Machines:
         return self.hosts.get(f"{worker[0]},{worker[1]}")
 
 
+def whole_dp_ranks(workers: Sequence[Worker], pp: int) -> list[int]:
+    """The dp ranks of which the workers are all, in order; none where some stage of one of them is missing."""
+    dp_ranks = sorted({dp_rank for dp_rank, _ in workers})
+    return dp_ranks if pp > 1 and len(set(workers)) == pp * len(dp_ranks) else []
+
+
 def ranks_words(workers: Sequence[Worker], machines: Machines) -> str:
-    """`ranks 4, 7 and 9`, the slowest six where there are more; places where ranks are not known."""
+    """`ranks 4, 7 and 9`, `ranks 2–5, 10 and 12–15` where there are many; places where ranks are not known.
+
+    Of ranks that lie too far apart for ranges the slowest six are named.
+    """
+    if len(workers) > MOST_NAMED and (ranges := _ranges(workers, machines)):
+        return f"ranks {listed(ranges)}"
     named = sorted(workers[:MOST_NAMED], key=lambda worker: (machines.rank(worker) or 0, worker))
     more = len(workers) - len(named)
     ranks = [machines.rank(worker) for worker in named]
@@ -40,9 +52,36 @@ def ranks_words(workers: Sequence[Worker], machines: Machines) -> str:
     return f"rank{'' if len(workers) == 1 else 's'} {listed([str(rank) for rank in ranks], more)}"
 
 
-def group_words(workers: Sequence[Worker], machines: Machines) -> str:
-    """`ranks 4 and 7 (stage 1) on node1`: the dp rank or the stage that they share, and their hosts."""
+def _ranges(workers: Sequence[Worker], machines: Machines) -> list[str]:
+    """`2–5`, `10`; nothing where a rank is not known, or there would be too many."""
+    ranges: list[tuple[int, int]] = []
+    for rank in sorted(-1 if (rank := machines.rank(worker)) is None else rank for worker in workers):
+        if rank < 0:
+            return []
+        if ranges and rank == ranges[-1][1] + 1:
+            ranges[-1] = (ranges[-1][0], rank)
+        else:
+            ranges.append((rank, rank))
+    if len(ranges) > _MOST_RANGES:
+        return []
+    return [str(first) if first == last else f"{first}–{last}" for first, last in ranges]
+
+
+def group_words(workers: Sequence[Worker], machines: Machines, pp: int) -> str:
+    """`ranks 4 and 7 (stage 1) on node1`: the dp rank or the stage that they share, and their hosts.
+
+    Whole dp ranks are called that: `all of dp ranks 2 and 6 (ranks 2, 6, 10 and 14) on node0`.
+    """
+    if replicas := whole_dp_ranks(workers, pp):
+        whole = f"all of {dp_ranks_words(replicas)} ({ranks_words(workers, machines)})"
+        return whole + hosts_words(workers, machines)
     return ranks_words(workers, machines) + _shared(workers, machines) + hosts_words(workers, machines)
+
+
+def dp_ranks_words(dp_ranks: Sequence[int]) -> str:
+    """`dp rank 3`, `dp ranks 2 and 6`; six are named."""
+    names = [str(dp_rank) for dp_rank in dp_ranks[:MOST_NAMED]]
+    return f"dp rank{'' if len(dp_ranks) == 1 else 's'} {listed(names, len(dp_ranks) - len(names))}"
 
 
 def hosts_words(workers: Sequence[Worker], machines: Machines) -> str:

@@ -122,7 +122,7 @@ def command(
         click.echo(f"\nreport: {html_path}", file=stream)
     if failed:
         return EXIT_BAD_INPUT
-    crossed = fail_above is not None and any(report.slowdown.value > fail_above for report in reports)
+    crossed = fail_above is not None and any(report.lost_ratio > fail_above for report in reports)
     if crossed:
         return EXIT_THRESHOLD
     return EXIT_INCOMPLETE if any(is_incomplete(report) for report in reports) else 0

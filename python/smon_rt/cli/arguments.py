@@ -90,7 +90,11 @@ layout_option = click.option(
     help="Sizes, the outermost dimension first, for recorded ranks that do not say theirs.",
 )
 fail_above_option = click.option(
-    "--fail-above", metavar="S", type=float, callback=finite, help="Exit with 1 if a slowdown is above S."
+    "--fail-above",
+    metavar="S",
+    type=float,
+    callback=finite,
+    help="Exit with 1 if a slowdown, or a step over one without what its host is named for, is above S.",
 )
 price_option = click.option(
     "--gpu-hour-price",

@@ -117,7 +117,7 @@ def _exit_code(looks: list[Look], failed: bool, fail_above: float | None) -> int
     if failed:
         return EXIT_BAD_INPUT
     reports = [seen.report for seen in looks if seen.report is not None]
-    if fail_above is not None and any(report.slowdown.value > fail_above for report in reports):
+    if fail_above is not None and any(report.lost_ratio > fail_above for report in reports):
         return EXIT_THRESHOLD
     return EXIT_INCOMPLETE if any(seen.is_incomplete for seen in looks) else 0
 
@@ -134,7 +134,7 @@ def _print(seen: Look, heading: str | None, stream: TextIO, quiet: bool) -> None
         return
     if heading is not None:
         print_heading(heading, stream=stream)
-    is_well = seen.state != "stuck" and seen.report is not None and seen.report.slowdown.value < WORTH_FIXING_SLOWDOWN
+    is_well = seen.state != "stuck" and seen.report is not None and seen.report.lost_ratio < WORTH_FIXING_SLOWDOWN
     print_text(text, [], stream=stream, headline_style="bold green" if is_well else "bold red")
 
 

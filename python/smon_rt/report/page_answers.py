@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import groupby
 
+from smon_rt.analysis.cause_words import links_words
 from smon_rt.analysis.causes import Cause, Where
 from smon_rt.analysis.report import Report
 from smon_rt.analysis.situation import WORTH_FIXING_SLOWDOWN
@@ -13,7 +14,7 @@ from smon_rt.analysis.verdict_text import NOTHING_TO_REPAIR
 from smon_rt.analysis.worker_words import Machines, group_words
 from smon_rt.report.page_text import definitions, safe
 from smon_rt.report.since import History, history_of
-from smon_rt.report.tables import worker_name
+from smon_rt.report.tables import grid_size, worker_name
 
 #: A strip of more steps than this shows the largest gain of neighbouring ones.
 _MOST_STRIP_STEPS = 600
@@ -30,7 +31,7 @@ def named_cause(report: Report) -> Cause | None:
 
 def answers(report: Report) -> str:
     """The headline and the four answers; every line of the verdict stands in one of them."""
-    lost = is_finite(report.slowdown.value) and report.slowdown.value >= WORTH_FIXING_SLOWDOWN
+    lost = is_finite(report.lost_ratio) and report.lost_ratio >= WORTH_FIXING_SLOWDOWN
     lines = dict(_label_and_words(line) for line in report.verdict.text.splitlines())
     cause = named_cause(report)
     headline = lines.pop("slowdown", "")
@@ -75,7 +76,9 @@ def place_words(report: Report, cause: Cause | None) -> str:
         words = [WHOLE_JOB]
     workers = [(dp_rank, stage) for dp_rank, stage in cause.detail.get("workers", ())]
     if len(workers) > 1 and where.dp_rank is not None and where.stage is not None:
-        words = [group_words(workers, Machines(report.worker_rank, report.worker_host))]
+        words = [group_words(workers, Machines(report.worker_rank, report.worker_host), grid_size(report)[1])]
+    if len(cause.links) > 1:
+        words = [f"links between {links_words(cause, Machines(report.worker_rank))}"]
     return ", ".join(words)
 
 

@@ -23,7 +23,7 @@ def print_report(report: Report, *, stream: TextIO | None = None, with_tables: b
     """Writes the verdict, then the tables, to `stream` (stdout by default)."""
     stream = stream or sys.stdout
     tables = all_tables(report) if with_tables else []
-    lost = is_finite(report.slowdown.value) and report.slowdown.value >= WORTH_FIXING_SLOWDOWN
+    lost = is_finite(report.lost_ratio) and report.lost_ratio >= WORTH_FIXING_SLOWDOWN
     advice = [f"{'advice':<9}{each.text}" for each in report.advice]
     print_text(
         "\n".join([report.verdict.text, *advice]),
