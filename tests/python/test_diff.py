@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -75,6 +76,47 @@ def test_a_trace_against_itself_changes_nothing(tmp_path: Path) -> None:
     assert (found.step_time_s.difference, found.step_ratio, found.step_time_s.is_noise) == (0, 1, True)
     assert {cause.status for cause in found.causes} == {"same"}
     assert (found.layout, found.settings) == ({}, {})
+    assert found.is_identical
+    assert found.text.splitlines()[0].endswith(" a step: identical, every step takes what it took")
+
+
+def test_one_step_against_itself_is_identical_and_not_unclear(tmp_path: Path) -> None:
+    report = analyze(trace(tmp_path, "a", spec(3, (WORKER,))), steps=[2])
+    assert compare(report, report).text.startswith("same ")
+
+
+def test_a_difference_that_rounds_to_nothing_is_neither_longer_nor_shorter(tmp_path: Path) -> None:
+    before = analyze(trace(tmp_path, "a", spec()))
+    times = {step: value * 1.0000001 for step, value in before.step_time_s_by_step.base.items()}
+    after = dataclasses.replace(before, step_time_s_by_step=dataclasses.replace(before.step_time_s_by_step, base=times))
+    first = compare(before, after).text.splitlines()[0]
+    assert "nothing" not in first
+    assert "longer" not in first
+    assert not compare(before, after).is_identical
+
+
+def test_a_group_of_workers_is_named_whole(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    slow = (WORKER, Plant(0, 1.6, dp_rank=2))
+    a, b = trace(tmp_path, "a", spec(dp=4)), trace(tmp_path, "b", spec(4, slow, dp=4))
+    _, out, _ = diff(capsys, a, b, "--json", tmp_path / "diff.json")
+    assert "; new: workers: ranks 1 and 2 (stage 0), 0" in out.splitlines()[0]
+    causes = json.loads((tmp_path / "diff.json").read_text())["causes"]
+    (group,) = [cause for cause in causes if cause["status"] == "new"]
+    assert (group["cause"], group["place"]) == ("worker", "ranks 1 and 2 (stage 0)")
+    assert (group["dp_rank"], group["stage"]) == (1, 0)
+
+
+def test_of_several_runs_the_one_that_was_compared_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for run in ("first", "second"):
+        RecordedJob(make_job(spec()), who={"run_id": run}).write(tmp_path / "b")
+    RecordedJob(make_job(spec())).write(tmp_path / "a")
+    code, out, _ = diff(capsys, tmp_path / "a", tmp_path / "b")
+    assert code == 0
+    (line,) = [line for line in out.splitlines() if line.startswith("runs ")]
+    assert line.startswith(
+        "runs     B is run second attempt 0, the newest of 2 there (others: run first attempt 0); for"
+    )
+    assert "runs " not in diff(capsys, tmp_path / "a", tmp_path / "a")[1]
 
 
 def test_back_and_forth_are_each_other_s_negative(tmp_path: Path) -> None:

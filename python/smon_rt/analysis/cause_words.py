@@ -133,6 +133,19 @@ def place_words(cause: Cause, dp: int, pp: int, machines: Machines) -> str:
     return name if where.dp_rank is None else f"{name} of dp {where.dp_rank}"
 
 
+def where_words(cause: Cause, pp: int, machines: Machines) -> str:
+    """The place alone, short: `dp 1, stage 0`, `ranks 4 and 7 (stage 1)`; nothing where there is none."""
+    where = cause.where
+    if len(cause.detail.get("workers", ())) > 1:
+        return group_words(_workers_of(cause, pp), machines, pp)
+    if len(cause.links) > 1:
+        return f"links between {links_words(cause, machines)}"
+    words = [f"dp {where.dp_rank}"] if where.dp_rank is not None else []
+    if where.stage is not None:
+        words.append(f"stage {where.stage}" + (f" to {where.peer_stage}" if where.peer_stage is not None else ""))
+    return ", ".join(words)
+
+
 def _worker(where: Where) -> str:
     rank = "not recorded" if where.rank is None else f"rank {where.rank}"
     machine = ""

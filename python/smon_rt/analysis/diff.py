@@ -18,8 +18,10 @@ from dataclasses import dataclass, field
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
+from smon_rt.analysis.cause_words import where_words
 from smon_rt.analysis.diff_text import text_of
 from smon_rt.analysis.units import finite_or_none
+from smon_rt.analysis.worker_words import Machines
 
 if TYPE_CHECKING:
     from smon_rt.analysis.causes import Cause
@@ -35,13 +37,14 @@ _LAYOUT = ("dp", "pp", "tp", "cp", "vpp", "world")
 class Facts:
     """What a trace says of its job besides times. Of a parquet only the layout is known.
 
-    `settings` are versions and environment, by name.
+    `settings` are versions and environment, by name. `runs`: the run that was analysed, and those that lie beside it.
     """
 
     hosts: tuple[str, ...] = ()
     gpus: tuple[str, ...] = ()
     settings: Mapping[str, str] = field(default_factory=dict)
     recorder_ratio: float | None = None
+    runs: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +73,8 @@ class Change:
 class CauseChange:
     """Seconds a step that fixing a cause gives back. `status`: new, gone, more, less, same.
 
-    `dp_rank` and `stage` are None where the cause has no such place, or the layouts differ.
+    `dp_rank` and `stage` are None where the cause has no such place, or the layouts differ; of several places they are
+    the first one's. `place` is all of it in words, empty where there is none.
     """
 
     cause: str
@@ -78,6 +82,7 @@ class CauseChange:
     stage: int | None
     gain: Change
     status: str
+    place: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +90,8 @@ class Diff:
     """What changed from trace `a` to trace `b`. Attributes are the keys of the JSON (docs/cli.md).
 
     Times are mean seconds a step as recorded. `hosts` and `gpus` are those that left and those that came; `settings`
-    and `layout` hold [before, after] of what differs, None where one trace does not say.
+    and `layout` hold [before, after] of what differs, None where one trace does not say. `runs`: of each trace the run
+    that was analysed, then others beside it. `is_identical`: every step takes what it took.
     """
 
     a: str
@@ -99,6 +105,8 @@ class Diff:
     settings: dict[str, tuple[str | None, str | None]]
     recorder_ratio: tuple[float | None, float | None]
     knows_settings: bool
+    runs: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())
+    is_identical: bool = False
     text: str = ""
 
     @property
@@ -154,6 +162,8 @@ def compare(before: Report, after: Report, facts_before: Facts | None = None, fa
         },
         recorder_ratio=(first.recorder_ratio, second.recorder_ratio),
         knows_settings=bool(first.settings or first.hosts) and bool(second.settings or second.hosts),
+        runs=(first.runs, second.runs),
+        is_identical=before.step_time_s_by_step.base == after.step_time_s_by_step.base,
     )
     return dataclasses.replace(diff, text=text_of(diff))
 
@@ -192,12 +202,13 @@ def _difference(
     )
 
 
-_Key = tuple[str, int | None, int | None]
+#: Name and place: dp rank, stage, and all places in words.
+_Key = tuple[str, int | None, int | None, str]
 
 
 def _causes(before: Report, after: Report, *, by_place: bool) -> list[CauseChange]:
     """Those that cost at least a hundredth of the step in one of the traces, the largest change first."""
-    gains = [_gains(report.causes, by_place) for report in (before, after)]
+    gains = [_gains(report, by_place) for report in (before, after)]
     bases = [report.mean_step_time_s.base for report in (before, after)]
     nothing = (0.0, 0.0, 0.0)
     changes = []
@@ -207,23 +218,34 @@ def _causes(before: Report, after: Report, *, by_place: bool) -> list[CauseChang
         if max(shares) < _NOT_THERE_RATIO:
             continue
         change = Change(max(first[0], 0.0), max(second[0], 0.0), *_difference(first, second))
-        changes.append(CauseChange(*key, gain=change, status=_status(shares, change)))
+        cause, dp_rank, stage, place = key
+        changes.append(CauseChange(cause, dp_rank, stage, change, _status(shares, change), place))
     return sorted(changes, key=lambda cause: -abs(cause.gain.difference))
 
 
-def _gains(causes: Sequence[Cause], by_place: bool) -> dict[_Key, tuple[float, float | None, float | None]]:
+def _gains(report: Report, by_place: bool) -> dict[_Key, tuple[float, float | None, float | None]]:
     """Gain and interval of each cause; of several with one name and place the sum, whose interval is unknown."""
+    machines = Machines(report.worker_rank)
     found: dict[_Key, tuple[float, float | None, float | None]] = {}
-    for cause in causes:
+    for cause in report.causes:
         if cause.cause == "noise":
             continue
-        key = (cause.cause, cause.where.dp_rank if by_place else None, cause.where.stage if by_place else None)
+        key = _key(cause, where_words(cause, report.job.pp, machines)) if by_place else (cause.cause, None, None, "")
         known = found.get(key)
         if known is None:
             found[key] = (cause.gain_s_per_step, cause.low, cause.high)
         else:
             found[key] = (known[0] + cause.gain_s_per_step, None, None)
     return found
+
+
+def _key(cause: Cause, place: str) -> _Key:
+    """A group is its members, whichever of them is the slowest this time."""
+    is_group = len(cause.detail.get("workers", ())) > 1 or len(cause.links) > 1
+    if is_group:
+        dp_rank, stage = min(cause.detail.get("workers") or [link[:2] for link in cause.links])
+        return cause.cause, dp_rank, stage, place
+    return cause.cause, cause.where.dp_rank, cause.where.stage, place
 
 
 def _status(shares: Sequence[float], change: Change) -> str:

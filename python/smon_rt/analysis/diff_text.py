@@ -22,11 +22,14 @@ _STATUS_WORDS = {"new": "new", "gone": "gone", "more": "costs more", "less": "co
 
 def text_of(diff: Diff) -> str:
     """All lines; those about which nothing is known, or nothing changed, are said in few words."""
-    lines = [(_label(diff.step_time_s), _sentence(diff)), ("slowdown", _slowdown(diff.slowdown))]
+    label = "same" if diff.is_identical else _label(diff.step_time_s)
+    lines = [(label, _sentence(diff)), ("slowdown", _slowdown(diff.slowdown))]
     causes = diff.causes[:_MOST_CAUSES]
     lines += [("cause" if index == 0 else "", _cause_line(cause)) for index, cause in enumerate(causes)]
     if not causes:
         lines.append(("cause", "none that costs 1 % of a step, in neither trace"))
+    runs = [words for side, runs in zip("AB", diff.runs, strict=True) if (words := _runs(side, runs))]
+    lines += [("runs" if index == 0 else "", words) for index, words in enumerate(runs)]
     lines.append(("layout", _layout(diff)))
     if diff.knows_settings:
         lines += [("hosts", _machines(diff)), ("settings", _settings(diff)), ("recorder", _recorder(diff))]
@@ -50,9 +53,11 @@ def _is_small(step: Change) -> bool:
 def _sentence(diff: Diff) -> str:
     step = diff.step_time_s
     words = f"{seconds_change(step.before, step.after)} a step"
-    if step.before > 0 and step.difference:
-        words += f", {_times(step.after / step.before)}"
-    if step.is_noise is None:
+    if step.before > 0 and (times := _times(step.after / step.before)):
+        words += f", {times}"
+    if diff.is_identical:
+        words += ": identical, every step takes what it took"
+    elif step.is_noise is None:
         words += ": a single step cannot tell change from noise"
     else:
         words += f" ({_signed_range(step)}): {_noise_words(step)}"
@@ -64,8 +69,11 @@ def _sentence(diff: Diff) -> str:
 
 
 def _times(factor: float) -> str:
+    """`12.3 % longer`; nothing where it is less than can be said."""
     if factor >= _MULTIPLE_RATIO:
         return f"{factor:,.3g} times as long"
+    if round(abs(factor - 1), 3) == 0:
+        return ""
     return f"{percent(abs(factor - 1), 1)} {'longer' if factor > 1 else 'shorter'}"
 
 
@@ -88,14 +96,27 @@ def _slowdown(change: Change) -> str:
 
 
 def _named(cause: CauseChange) -> str:
-    place = [f"dp {cause.dp_rank}"] if cause.dp_rank is not None else []
-    place += [f"stage {cause.stage}"] if cause.stage is not None else []
-    return CAUSE_WORDS.get(cause.cause, cause.cause.replace("_", " ")) + (f" ({', '.join(place)})" if place else "")
+    name = CAUSE_WORDS.get(cause.cause, cause.cause.replace("_", " "))
+    if not cause.place:
+        return name
+    # What has brackets of its own, as several ranks of one stage, needs no more of them.
+    is_group = cause.place.startswith(("rank", "all of", "links", "("))
+    if not is_group:
+        return f"{name} ({cause.place})"
+    return f"{name}{'s' if cause.cause == 'worker' else ''}: {cause.place}"
 
 
 def _cause_line(cause: CauseChange) -> str:
     gains = seconds_change(cause.gain.before, cause.gain.after)
     return f"{_named(cause)}: {_STATUS_WORDS[cause.status]}, {gains} a step to give back"
+
+
+def _runs(side: str, runs: Sequence[str]) -> str:
+    """Which run was compared, where several lie there: the newest is taken, and that must not be silent."""
+    if len(runs) < 2:
+        return ""
+    others = f"the newest of {len(runs)} there (others: {_few(runs[1:])})"
+    return f"{side} is {shown(runs[0])}, {others}; for another give its files"
 
 
 def _layout(diff: Diff) -> str:

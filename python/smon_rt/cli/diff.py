@@ -33,7 +33,8 @@ def command(a: str, b: str, json_path: str | None, steps: range | None, quiet: b
     """Say what changed from trace A to trace B: the step, its causes, hosts, versions, the layout.
 
     A and B are what `smon analyze` takes: a directory of .smon files, a parquet, or a quoted glob where a job's files
-    lie on several nodes. Exits with 3 when ranks are missing or were cut short in one of them.
+    lie on several nodes. Of several runs in one place the newest is taken, and which is said. Exits with 3 when ranks
+    are missing or were cut short in one of them.
     """
     from smon_rt.analysis import expand
     from smon_rt.analysis.diff import compare
@@ -74,6 +75,7 @@ def _facts(names: list[str]) -> Facts:
     except SmonError:
         # It has just been analysed; what cannot be read again is not known.
         return Facts()
+    runs = [(job.run_id, job.attempt), *((other["run_id"], other["attempt"]) for other in job.other_runs)]
     overheads = [rank.overhead.ratio for rank in job.ranks if rank.overhead is not None]
     texts = {name: " or ".join(values) for name, values in [*job.versions.items(), *job.environment.items()]}
     return Facts(
@@ -81,6 +83,7 @@ def _facts(names: list[str]) -> Facts:
         gpus=tuple(sorted({rank.gpu_uuid for rank in job.ranks if rank.gpu_uuid})),
         settings=texts | {"sample_ratio": f"{job.ranks[0].sample_ratio:g}"},
         recorder_ratio=max(overheads, default=None),
+        runs=tuple(f"run {run} attempt {attempt}" for run, attempt in runs),
     )
 
 

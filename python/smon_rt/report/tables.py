@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from smon_rt.analysis.cause_words import links_words
+from smon_rt.analysis.cause_words import where_words
 from smon_rt.analysis.causes import Cause
 from smon_rt.analysis.report import Report, worker_key
 from smon_rt.analysis.units import UNKNOWN, finite_or_none, is_finite, ratio, seconds, seconds_range
 from smon_rt.analysis.verdict_text import CAUSE_WORDS
-from smon_rt.analysis.worker_words import Machines, group_words
+from smon_rt.analysis.worker_words import Machines
 
 WORST_WORKER_COUNT = 10
 _COMPUTE_KINDS = ("forward_compute", "backward_compute")
@@ -155,16 +155,7 @@ def _stage_median(report: Report, kind: str, stage: str) -> float | None:
 
 
 def _place(report: Report, cause: Cause) -> str:
-    where = cause.where
-    workers = [(dp_rank, stage) for dp_rank, stage in cause.detail.get("workers", ())]
-    if len(workers) > 1:
-        return group_words(workers, Machines(report.worker_rank), grid_size(report)[1])
-    if len(cause.links) > 1:
-        return f"links between {links_words(cause, Machines(report.worker_rank))}"
-    words = [f"dp {where.dp_rank}"] if where.dp_rank is not None else []
-    if where.stage is not None:
-        words.append(f"stage {where.stage}" + (f" to {where.peer_stage}" if where.peer_stage is not None else ""))
-    return ", ".join(words) or "job"
+    return where_words(cause, grid_size(report)[1], Machines(report.worker_rank)) or "job"
 
 
 def _percent(value: float | None) -> str:
