@@ -70,6 +70,20 @@ def test_only_the_steps_asked_for_are_written(tmp_path: Path) -> None:
     assert pa_csv.read_csv(tmp_path / "out.csv")["step"].to_pylist() == [2, 3]
 
 
+@pytest.mark.parametrize("output_format", FORMATS)
+def test_steps_that_are_not_there_are_no_empty_file(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], output_format: str
+) -> None:
+    write_rank(tmp_path, SPANS)
+    steps = [span.step for span in SPANS]
+    output = tmp_path / "out.parquet"
+    assert export(tmp_path, output_format, output, "--steps", "1000-1001") == 2
+    said = capsys.readouterr()
+    assert (said.out, said.err.count("\n")) == ("", 1)
+    assert f"no span of the steps asked for (it has steps from {min(steps)} to {max(steps)}; choose others" in said.err
+    assert not output.exists()
+
+
 def test_what_is_missing_is_said_and_the_rest_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_rank(tmp_path, SPANS, rank=0, world_size=4)
     losses = packet(losses=trace_pb2.Losses(dropped_by_kind={KIND_NUMBERS["gc"]: 1234}))

@@ -15,6 +15,7 @@ from smon_rt.analysis import analyze
 from smon_rt.artifact_format import KINDS
 from smon_rt.synth import JobSpec, Plant, make_job
 from smon_rt.trace.kinds import FLAGS, KIND_NAMES
+from tests.python.recorded_jobs import RecordedJob
 from tests.python.smon_files import TestSpan, file_name, write_rank
 from tests.python.synthetic_smon import write_synthetic
 
@@ -55,6 +56,18 @@ def test_a_recorded_job_gives_the_same_numbers_as_its_own_trace(tmp_path: Path, 
     # An export knows more about its times than the job it was made from.
     expected["verdict"]["text"] += ", host time only"
     assert report == rounded(expected)
+
+
+def test_a_file_that_lacks_a_worker_says_that_the_analysis_refuses_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    RecordedJob(make_job(JobSpec(dp=2, pp=2, microbatches=4, steps=2)), skip_ranks=[1, 2]).write(tmp_path / "traces")
+    assert export(tmp_path / "traces", tmp_path / "job.parquet") == 3
+    assert "`smon analyze` refuses it, for it needs every worker and (dp 1, stage 0) and 1 more was" in (
+        capsys.readouterr().out
+    )
+    assert cli.run(["analyze", str(tmp_path / "job.parquet")]) == 2
+    assert "has no op of dp_rank" in capsys.readouterr().err
 
 
 def test_the_file_has_the_columns_and_the_record_of_the_artifact(tmp_path: Path) -> None:

@@ -148,6 +148,13 @@ def test_both_meanings_of_lost_stand_side_by_side() -> None:
     assert "250 ms to launch delays (base − nodelay). The headline counts the 1.00 s of the stragglers" in text
     delayed = re.sub(r"\s+", " ", visible_text(page_of(report_of(make_raw(delay_s=3.0)))))
     assert "The headline counts all of it" in delayed
+    hidden = re.sub(
+        r"\s+", " ", visible_text(page_of(report_of(make_raw(nodelay_s=1.02, delay_s=0, removed={"gc": 0.3}))))
+    )
+    assert (
+        "A recorded step takes 1.02 s, an ideal one 1.00 s: 20.0 ms more. The ideal has each kind at its mean" in hidden
+    )
+    assert "all that is lost" not in hidden
     off = visible_text(page_of(report_of(make_raw(nodelay_s=0.9, delay_s=0.0, removed={"gc": 0.2}))))
     assert "by this measure nothing is lost. A cause that is in the means gives back" in off
     assert "✓ fine" not in off

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import time
@@ -147,6 +148,32 @@ def test_an_output_that_cannot_be_written_is_one_line_and_leaves_nothing(
     assert synth(output=tmp_path / "no" / "job.parquet") == 2
     assert "No such file or directory" in capsys.readouterr().err
     assert {path.name for path in tmp_path.iterdir()} == {"job.yaml", "job.parquet"}
+
+
+@pytest.mark.parametrize("failing", ["rank-00002", "truth.json"])
+def test_a_full_disk_leaves_no_part_of_a_directory(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, failing: str
+) -> None:
+    def write_bytes(path: Path, data: bytes) -> int:
+        if path.name.startswith(failing):
+            path.touch()
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return path.open("wb").write(data)
+
+    def replace(path: Path, target: Path) -> Path:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(target))
+
+    monkeypatch.setattr(Path, "write_bytes", write_bytes)
+    if failing == "truth.json":
+        monkeypatch.setattr(Path, "replace", replace)
+    (tmp_path / "kept").mkdir()
+    (tmp_path / "kept" / "notes.txt").write_text("mine")
+    for folder in ("new", "kept"):
+        assert synth("--dp=2", "--pp=2", "--steps=1", "--microbatches=2", output=tmp_path / folder) == 2
+        said = capsys.readouterr().err
+        assert "No space left on device" in said
+        assert said.count("\n") == 1
+    assert [path.relative_to(tmp_path).as_posix() for path in sorted(tmp_path.rglob("*"))] == ["kept", "kept/notes.txt"]
 
 
 def test_many_short_steps_take_no_longer_than_their_rows(tmp_path: Path) -> None:

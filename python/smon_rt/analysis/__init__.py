@@ -74,7 +74,8 @@ def is_recorded(path: StrPath) -> bool:
     """True for what `smon_rt.start` left: a directory, a `.smon` file, or a pattern of these."""
     from smon_rt.trace.job_trace import SUFFIX
 
-    name = os.fsdecode(path).rstrip("/")
+    name = os.fsdecode(path)
+    name = name.rstrip("/") or name[:1]
     # os.path answers False where pathlib raises (a name that is too long): opening the file says why.
     return name.endswith(SUFFIX) or os.path.isdir(name.removeprefix("file://"))  # noqa: PTH112
 

@@ -96,11 +96,15 @@ def command(
     dropped: Counter[str] = Counter()
 
     def ranks(tick: Callable[[], None]) -> Iterator[RankTrace]:
+        span_count = 0
         for trace in reader:
+            span_count += len(trace.spans)
             reasons.extend(incomplete_reasons(trace))
             dropped.update(dropped_by_kind(trace))
             yield alignment.aligned(trace)
             tick()
+        if steps is not None and span_count == 0:
+            raise SmonError(_none_of_these(JobReader(paths, run_id=run_id, attempt=attempt)))
 
     with _progress(reader.rank_count, quiet) as tick:
         words = _WRITERS[output_format](ranks(tick), alignment, output, reader, ideal)
@@ -112,6 +116,19 @@ def command(
     for reason in reasons:
         click.echo(shown_line(f"smon: missing: {reason}"), err=True)
     return EXIT_INCOMPLETE if reasons else 0
+
+
+def _none_of_these(reader: JobReader) -> str:
+    """Which steps there are, said instead of an empty file."""
+    first, last, count = 0, -1, 0
+    for trace in reader:
+        recorded = trace.spans.step[trace.spans.step >= 0]
+        if len(recorded):
+            first = min(first, int(recorded.min())) if count else int(recorded.min())
+            last = max(last, int(recorded.max()))
+            count += len(recorded)
+    there = f"it has steps from {first} to {last}; choose others with --steps" if count else "it has none at all"
+    return f"run {reader.job.run_id}: has no span of the steps asked for ({there})"
 
 
 def _say(output: str, words: str, quiet: bool) -> None:
@@ -207,7 +224,8 @@ def _write_parquet(
         row_count = export.write(stream, None if ideal is None else ideal.workers)
     write_atomically(meta, [export.meta(reader.job)])
     left_out = f"; left out: {'; '.join(export.left_out)}" if export.left_out else ""
-    return f"{row_count:,} ops of {len(export.workers):,} workers, sizes in {meta}{left_out}"
+    absent = f"; {words}" if (words := export.absent_words()) else ""
+    return f"{row_count:,} ops of {len(export.workers):,} workers, sizes in {meta}{left_out}{absent}"
 
 
 def _write_csv(

@@ -134,6 +134,18 @@ class ArtifactExport:
         # What a job on a CPU took must not pass for a GPU's times.
         return yaml.safe_dump(record | {"has_device_times": self._has_device_times}, sort_keys=False)
 
+    def absent_words(self) -> str:
+        """What `smon analyze` will say of the file, where a worker has no rank in it; nothing where all have."""
+        places = ((dp, stage) for stage in range(self.sizes["pp_size"]) for dp in range(self.sizes["dp_size"]))
+        absent = [place for place in places if place not in self.workers]
+        if not absent:
+            return ""
+        more = f" and {len(absent) - 1:,} more" if len(absent) > 1 else ""
+        return (
+            f"`smon analyze` refuses it, for it needs every worker and (dp {absent[0][0]}, stage {absent[0][1]}){more}"
+            " was not recorded: analyse the recorded files themselves"
+        )
+
     def _table(self, worker: _Worker, rows: Array, origin_ns: int) -> pa.Table:
         ops = worker.ops
         rows = rows[np.lexsort((ops.op_index[rows], _CODES[ops.kind[rows]], ops.step[rows]))]

@@ -6,9 +6,11 @@ host to host as the spec says. What a rank does is known from the schedule, noth
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -70,20 +72,37 @@ def write_directory(spec: JobSpec, draws: Draws, timeline: Timeline, truth: dict
 
     Raises SynthError where the directory cannot be made, or has trace files already.
     """
+    with _removed_unless_whole(folder) as paths:
+        writer = _JobWriter(spec, draws, timeline)
+        for rank in sorted(set(range(spec.world_size)) - set(spec.missing_ranks)):
+            paths.append(folder / f"rank-{rank:05d}.{writer.run_id}-0.smon")
+            paths[-1].write_bytes(writer.file_of(rank))
+        write_atomically(str(folder / "truth.json"), [json.dumps(truth, indent=2) + "\n"])
+    return [*paths, folder / "truth.json"]
+
+
+@contextlib.contextmanager
+def _removed_unless_whole(folder: Path) -> Iterator[list[Path]]:
+    """Makes the directory; an error, a signal too, takes it away again with the files that are named in the list.
+
+    Raises SynthError where it cannot be written, or has trace files already.
+    """
+    paths: list[Path] = []
+    is_new = not folder.exists()
     try:
         folder.mkdir(exist_ok=True)
         if any(folder.glob("*.smon")):
             raise SynthError(f"{folder}: has .smon files already: choose an empty directory")
-        paths = []
-        writer = _JobWriter(spec, draws, timeline)
-        for rank in sorted(set(range(spec.world_size)) - set(spec.missing_ranks)):
-            path = folder / f"rank-{rank:05d}.{writer.run_id}-0.smon"
-            path.write_bytes(writer.file_of(rank))
-            paths.append(path)
-    except OSError as error:
+        yield paths
+    except BaseException as error:
+        with contextlib.suppress(OSError):
+            for path in paths:
+                path.unlink(missing_ok=True)
+            if is_new:
+                folder.rmdir()
+        if not isinstance(error, OSError):
+            raise
         raise SynthError(f"{folder}: cannot write: {error.strerror or error}; choose another output") from None
-    write_atomically(str(folder / "truth.json"), [json.dumps(truth, indent=2) + "\n"])
-    return [*paths, folder / "truth.json"]
 
 
 @dataclass(frozen=True)
