@@ -34,3 +34,25 @@ KindName = Literal[
 
 #: Names of kinds, by their number.
 KIND_NAMES: tuple[str, ...] = get_args(KindName)
+
+#: Messages between stages, by the name under which reports merge both ends.
+MERGED_MESSAGE_KINDS: dict[str, tuple[KindName, KindName]] = {
+    "forward_pp_comm": ("forward_send", "forward_recv"),
+    "backward_pp_comm": ("backward_send", "backward_recv"),
+}
+MESSAGE_KINDS: tuple[KindName, ...] = tuple(kind for ends in MERGED_MESSAGE_KINDS.values() for kind in ends)
+#: Collectives over the dp ranks of a stage.
+DP_COLLECTIVE_KINDS: tuple[KindName, ...] = (
+    "params_all_gather",
+    "grads_reduce_scatter",
+    "grads_all_reduce",
+    "separate_grads_all_reduce",
+)
+#: All that ranks do together, but for messages between stages.
+COLLECTIVE_KINDS: tuple[KindName, ...] = (
+    *DP_COLLECTIVE_KINDS,
+    "layernorm_grads_all_reduce",
+    "embedding_grads_all_reduce",
+    "optimizer_clip_main_grad",
+    "collective",
+)

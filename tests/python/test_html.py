@@ -154,7 +154,7 @@ def test_both_meanings_of_lost_stand_side_by_side() -> None:
     assert (
         "A recorded step takes 1.02 s, an ideal one 1.00 s: 20.0 ms more. The ideal has each kind at its mean" in hidden
     )
-    assert "all that is lost" not in hidden
+    assert "is all that is lost" not in hidden
     off = visible_text(page_of(report_of(make_raw(nodelay_s=0.9, delay_s=0.0, removed={"gc": 0.2}))))
     assert "by this measure nothing is lost. A cause that is in the means gives back" in off
     assert "✓ fine" not in off

@@ -12,6 +12,7 @@ import numpy as np
 
 from smon_rt.analysis.smon_spans import COLLECTIVE, WAIT_RETURN, OpColumns
 from smon_rt.analysis.smon_workers import WorkerOps, running_numbers
+from smon_rt.kinds import DP_COLLECTIVE_KINDS
 from smon_rt.trace.kinds import KIND_NUMBERS, RECVS, SENDS
 from smon_rt.trace.partners import COMMUNICATION, dense, sequence_codes
 from smon_rt.trace.spans import Array
@@ -20,10 +21,7 @@ _FORWARD = (SENDS[0], RECVS[0])
 _CLIP = KIND_NUMBERS["optimizer_clip_main_grad"]
 _EMBEDDING = KIND_NUMBERS["embedding_grads_all_reduce"]
 # Over the dp ranks of a stage, where no communicator says otherwise.
-_OF_DP = tuple(
-    KIND_NUMBERS[name]
-    for name in ("params_all_gather", "grads_reduce_scatter", "grads_all_reduce", "separate_grads_all_reduce")
-)
+_OF_DP = tuple(KIND_NUMBERS[name] for name in DP_COLLECTIVE_KINDS)
 
 
 @dataclass(frozen=True)

@@ -30,17 +30,13 @@ from smon_rt.analysis.units import (
 )
 from smon_rt.analysis.what_if_causes import CAUSES, Fix, remove_cause
 from smon_rt.errors import QuestionError
+from smon_rt.kinds import MERGED_MESSAGE_KINDS
 
 if TYPE_CHECKING:
     from smon_rt.analysis.report import Report
 
 __all__ = ["Answer", "answer"]
 
-#: The names under which reports merge the kinds of messages between stages.
-_MERGED_KINDS = {
-    "forward_pp_comm": ("forward_send", "forward_recv"),
-    "backward_pp_comm": ("backward_send", "backward_recv"),
-}
 _MOST_FIXES_COUNT = 1000
 _LABEL_WIDTH = 9
 _ROUNDING = 1e-9
@@ -255,7 +251,7 @@ def _stage(report: Report, which: str) -> Fix:
 
 def _kind(report: Report, which: str) -> Fix:
     present = kinds_in(report.source.trace)
-    kinds = [kind for kind in _MERGED_KINDS.get(which, (which,)) if kind in present]
+    kinds = [kind for kind in MERGED_MESSAGE_KINDS.get(which, (which,)) if kind in present]
     if not kinds:
         raise QuestionError(f"{shown(which)}: no such kind in this trace; it has {', '.join(sorted(present))}")
     return Fix.of_ideal_kinds(kinds, f"every {which} takes what it takes without stragglers")

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from smon_rt.errors import QuestionError
+from smon_rt.kinds import DP_COLLECTIVE_KINDS, MESSAGE_KINDS
 
 if TYPE_CHECKING:
     from smon_rt.analysis.causes import Cause
@@ -24,8 +25,6 @@ CAUSES = (
     "dp_communication",
     "host_launch_delay",
 )
-_MESSAGES = ("forward_send", "forward_recv", "backward_send", "backward_recv")
-_GROUP_KINDS = ("params_all_gather", "grads_reduce_scatter", "grads_all_reduce", "separate_grads_all_reduce")
 _HOST_WORDS = {
     "gc": "garbage collection",
     "data_loading": "waiting for data",
@@ -109,7 +108,7 @@ def _of_places(cause: Cause) -> Fix:
     if cause.cause == "pp_communication":
         return _link(cause)
     if cause.where.stage is None:
-        return Fix.of_ideal_kinds(_GROUP_KINDS, "collectives of dp ranks take the median of their kind")
+        return Fix.of_ideal_kinds(DP_COLLECTIVE_KINDS, "collectives of dp ranks take the median of their kind")
     words = f"the dp ranks of stage {cause.where.stage} communicate as fast as those of other stages"
     return Fix({"fixed_groups": [cause.where.stage]}, [words])
 
@@ -138,7 +137,7 @@ def _prompt(cause: Cause) -> Fix:
 def _link(cause: Cause) -> Fix:
     stage, peer = cause.where.stage, cause.where.peer_stage
     if stage is None or peer is None:
-        return Fix.of_ideal_kinds(_MESSAGES, "messages between stages take the median of their kind")
+        return Fix.of_ideal_kinds(MESSAGE_KINDS, "messages between stages take the median of their kind")
     dp_rank = _place(cause)[0]
     where = f" of dp rank {dp_rank}" if dp_rank >= 0 else ""
     return Fix(

@@ -24,9 +24,10 @@ from smon_rt.cli.jobs import (
     EXIT_BAD_INPUT,
     EXIT_INCOMPLETE,
     EXIT_THRESHOLD,
+    TraceOptions,
+    analyzed,
     is_incomplete,
     jobs_of,
-    progress_bar,
 )
 from smon_rt.errors import SmonError, TraceError
 
@@ -83,31 +84,25 @@ def command(
     each node. Or a parquet of ops with its YAML beside it; of these several are analysed one after the other. Exits
     with 3 when ranks are missing or were cut short, and says which.
     """
-    from smon_rt.analysis import analyze, is_recorded
-
     # A program that reads the JSON from stdout must find nothing else there.
     stream = sys.stderr if json_path == "-" else sys.stdout
     jobs = jobs_of(paths)
     names = [name for job in jobs for name in job]
     refuse_outputs(names, meta, json_path, html_path)
+    options = TraceOptions(meta, steps, layout, run_id, attempt)
     reports: list[Report] = []
     failed = False
     for job in jobs:
         try:
-            with progress_bar(job, quiet) as progress:
-                report = analyze(
-                    job if len(job) > 1 else job[0],
-                    # Recorded traces need no record, but that is said only where it was meant for them.
-                    meta=meta if len(jobs) == 1 or not is_recorded(job[0]) else None,
-                    steps=steps,
-                    run_id=run_id,
-                    attempt=attempt,
-                    layout=layout,
-                    progress=progress,
-                    gpu_hour_price=gpu_hour_price,
-                    currency=currency,
-                    layers=layers,
-                )
+            report = analyzed(
+                job,
+                options,
+                quiet,
+                job_count=len(jobs),
+                gpu_hour_price=gpu_hour_price,
+                currency=currency,
+                layers=layers,
+            )
         except SmonError as error:
             if len(jobs) == 1:
                 raise

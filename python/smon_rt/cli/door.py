@@ -15,8 +15,9 @@ from smon_rt.cli.jobs import (
     EXIT_BAD_INPUT,
     EXIT_INCOMPLETE,
     EXIT_THRESHOLD,
+    TraceOptions,
+    analyzed,
     jobs_of,
-    progress_bar,
 )
 from smon_rt.errors import SmonError
 
@@ -54,7 +55,7 @@ def command(
     each node. Or a parquet of ops; or a directory of runs, which are listed. Exits with 1 if a slowdown is above S,
     with 2 where nothing can be read, with 3 when ranks are missing or were cut short.
     """
-    from smon_rt.analysis import analyze, is_recorded
+    from smon_rt.analysis import is_recorded
     from smon_rt.cli.analyze import refuse_outputs
     from smon_rt.cli.looking import look, runs_below
 
@@ -69,21 +70,13 @@ def command(
         return 0
     if runs:
         jobs = [[runs[0][0]]]
+    options = TraceOptions(meta, steps, layout, run_id, attempt)
     looks: list[Look] = []
     failed = False
     for job in jobs:
 
         def report(job: list[str] = job) -> Report:
-            with progress_bar(job, quiet) as progress:
-                return analyze(
-                    job if len(job) > 1 else job[0],
-                    meta=meta if len(jobs) == 1 or not is_recorded(job[0]) else None,
-                    steps=steps,
-                    run_id=run_id,
-                    attempt=attempt,
-                    layout=layout,
-                    progress=progress,
-                )
+            return analyzed(job, options, quiet, job_count=len(jobs))
 
         try:
             seen = look(job, report, run_id, attempt, _asked(steps, layout, meta if not is_recorded(job[0]) else None))

@@ -6,8 +6,9 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from smon_rt.analysis.report import Report
@@ -36,6 +37,36 @@ def jobs_of(paths: tuple[str, ...]) -> list[list[str]]:
         elif recorded not in jobs:
             jobs.append(recorded)
     return jobs
+
+
+@dataclass(frozen=True, slots=True)
+class TraceOptions:
+    """Which part of a trace is meant, and what it does not say itself, as `smon_rt.analysis.analyze` takes it."""
+
+    meta: str | None = None
+    steps: range | None = None
+    layout: dict[str, int] | None = None
+    run_id: str | None = None
+    attempt: int | None = None
+
+
+def analyzed(job: list[str], options: TraceOptions, quiet: bool, *, job_count: int = 1, **more: Any) -> Report:
+    """The report of one job of `jobs_of`, with a progress bar. Raises what `smon_rt.analysis.analyze` does."""
+    from smon_rt.analysis import analyze, is_recorded
+
+    # Recorded traces need no record, but that is said only where it was meant for them.
+    meta = options.meta if job_count == 1 or not is_recorded(job[0]) else None
+    with progress_bar(job, quiet) as progress:
+        return analyze(
+            job if len(job) > 1 else job[0],
+            meta=meta,
+            steps=options.steps,
+            run_id=options.run_id,
+            attempt=options.attempt,
+            layout=options.layout,
+            progress=progress,
+            **more,
+        )
 
 
 @contextmanager

@@ -17,7 +17,7 @@ from smon_rt.cli.arguments import (
     run_options,
     steps_option,
 )
-from smon_rt.cli.jobs import EXIT_INCOMPLETE, is_incomplete, progress_bar
+from smon_rt.cli.jobs import EXIT_INCOMPLETE, TraceOptions, analyzed, is_incomplete
 
 if TYPE_CHECKING:
     from smon_rt.analysis.what_if import Answer
@@ -75,7 +75,7 @@ def command(
 
     Example: smon what-if traces --fix worker=0,0 --drop-slowest-dp 1
     """
-    from smon_rt.analysis import analyze, expand
+    from smon_rt.analysis import expand
 
     if json_path == "":
         raise click.BadParameter("name a file to write", param_hint="--json")
@@ -84,18 +84,8 @@ def command(
         raise click.UsageError("nothing is asked: give --fix, --drop-slowest-dp or --scale-dp")
     names = [os.fsdecode(name) for path in paths for name in expand(path)]
     refuse_outputs(names, meta, json_path, None)
-    with progress_bar(names, quiet) as progress:
-        report = analyze(
-            names,
-            meta=meta,
-            steps=steps,
-            run_id=run_id,
-            attempt=attempt,
-            layout=layout,
-            progress=progress,
-            gpu_hour_price=gpu_hour_price,
-            currency=currency,
-        )
+    options = TraceOptions(meta, steps, layout, run_id, attempt)
+    report = analyzed(names, options, quiet, gpu_hour_price=gpu_hour_price, currency=currency)
     answer = report.what_if(fixes, drop_slowest_dp=drop_slowest_dp, scale_dp=scale_dp)
     _print(answer, quiet=quiet, to_stderr=json_path == "-")
     if json_path is not None:

@@ -10,6 +10,7 @@ from statistics import median
 from smon_rt.analysis.report import Report, worker_key
 from smon_rt.analysis.units import counted, finite_or_none, is_finite, percent, ratio, seconds, seconds_range
 from smon_rt.analysis.verdict_text import CAUSE_WORDS
+from smon_rt.kinds import COLLECTIVE_KINDS, MERGED_MESSAGE_KINDS
 from smon_rt.report.page_answers import named_cause, place_words
 from smon_rt.report.page_text import definitions, table_html
 from smon_rt.report.tables import Table, kind_table, stage_table, step_time_table, worker_name, worker_table
@@ -17,18 +18,7 @@ from smon_rt.report.tables import Table, kind_table, stage_table, step_time_tabl
 _MOST_ROWS = 20
 _MOST_PEERS = 8
 _MOST_NAMED = 12
-_COMMUNICATION_KINDS = (
-    "forward_pp_comm",
-    "backward_pp_comm",
-    "params_all_gather",
-    "grads_reduce_scatter",
-    "grads_all_reduce",
-    "layernorm_grads_all_reduce",
-    "embedding_grads_all_reduce",
-    "separate_grads_all_reduce",
-    "optimizer_clip_main_grad",
-    "collective",
-)
+_COMMUNICATION_KINDS = (*MERGED_MESSAGE_KINDS, *COLLECTIVE_KINDS)
 _COMMUNICATION_CAUSES = ("pp_communication", "dp_communication")
 _TERMS = (
     ("worker", "One dp rank at one stage: its tensor- and context-parallel ranks together."),
