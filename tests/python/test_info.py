@@ -71,7 +71,7 @@ def test_a_whole_job_is_described_in_lines_and_tables(tmp_path: Path, capsys: py
     assert lines["losses"] == "3 spans dropped (gc 3); stale tokens 2; uncounted sequences 9; rank 1: disk full"
     assert lines["hooks"] == "1 installed: megatron.forward_step"
     assert "hooks    not c10d: torch 2.3 has no hooks\n" in out
-    assert lines["clocks"] == "tsc; no device clock; hosts aligned by their realtime clocks"
+    assert lines["clocks"] == "tsc; no device clock; hosts by their realtime clocks (the analysis uses their messages)"
     assert lines["cost"].startswith("own threads use 0.05 % of a core at most; sampled steps take +2.00 %")
     assert lines["cost"].endswith("or call smon_rt.pause() at the same step on all ranks")
     assert lines["memory"] == "tmpfs"

@@ -183,6 +183,12 @@ def test_a_notebook_shows_the_verdict_and_the_workers() -> None:
     assert "<script" not in fragment
 
 
+def test_a_prompt_shows_one_line() -> None:
+    report = report_of(make_raw(dp=3, pp=2), name="job")
+    assert repr(report) == f"<Report of {report.path}: {report.verdict.text.splitlines()[0]}>"
+    assert report.verdict.text.startswith("slowdown ")
+
+
 def test_context_parallel_ranks_may_be_numbered_within_dp_rank() -> None:
     raw = make_raw(dp=4, pp=2, worker=(3, 1), removed={"worker": 0.9}, m_w=0.9)
     trace = make_trace(raw)

@@ -51,6 +51,8 @@ def test_a_fixed_worker_gives_back_what_the_job_without_its_plant_does(tmp_path:
     assert answer.low is not None
     assert answer.high is not None
     assert answer.low < answer.gain_s_per_step < answer.high
+    times_s = f"{answer.before_s_per_step:.4g} → {answer.after_s_per_step:.4g} s a step"
+    assert repr(answer) == f"<Answer to {answer.question}: {times_s}>"  # what a prompt shows
 
 
 def test_fixes_of_one_question_hold_at_once(tmp_path: Path) -> None:

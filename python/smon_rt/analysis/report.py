@@ -99,7 +99,7 @@ class TimingMs:
     analyze: float
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Report:
     """What one job loses, to what, and how sure that is. Attributes are the keys of the JSON.
 
@@ -155,7 +155,7 @@ class Report:
     fidelity: Fidelity
     timing_ms: TimingMs
     #: Not in the JSON: what more can be asked of.
-    source: Source = field(repr=False, compare=False)
+    source: Source = field(compare=False)
 
     @classmethod
     def from_raw(cls, raw: RawResult, trace: Trace, options: ReportOptions | None = None) -> Report:
@@ -209,6 +209,10 @@ class Report:
 
     def __str__(self) -> str:
         return self.verdict.text
+
+    def __repr__(self) -> str:
+        # All of it is some 80 KB: a prompt shows what a reader can take in.
+        return f"<Report of {self.path}: {self.verdict.text.partition(chr(10))[0]}>"
 
     def _repr_html_(self) -> str:
         """The verdict and the worker heat map, for notebooks."""

@@ -44,7 +44,7 @@ _SECONDS_PER_HOUR = 3600
 _HOURS_PER_DAY = 24
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Answer:
     """What the step would take. Attributes are the keys of the JSON (docs/what_if.md).
 
@@ -86,6 +86,9 @@ class Answer:
 
     def __str__(self) -> str:
         return self.text
+
+    def __repr__(self) -> str:
+        return f"<Answer to {self.question}: {self.before_s_per_step:.4g} → {self.after_s_per_step:.4g} s a step>"
 
 
 def answer(report: Report, fix: Sequence[str], drop_slowest_dp: int, scale_dp: float) -> Answer:

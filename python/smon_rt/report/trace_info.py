@@ -138,7 +138,9 @@ def _clock_words(job: JobSummary) -> str:
         words.append(f"device clocks known within {seconds(max(bounds) / 1e9)}")
     else:
         words.append("no device clock")
-    words.append("one host" if len(job.hosts) == 1 else "hosts aligned by their realtime clocks")
+    words.append(
+        "one host" if len(job.hosts) == 1 else "hosts by their realtime clocks (the analysis uses their messages)"
+    )
     return "; ".join(words)
 
 
