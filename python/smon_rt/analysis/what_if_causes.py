@@ -100,9 +100,9 @@ def _workers(cause: Cause, pp: int) -> list[tuple[int, int]]:
 def _of_places(cause: Cause) -> Fix:
     """The cause goes away where it is; without a place, everywhere."""
     if cause.cause in _HOST_WORDS:
-        dp_rank, stage = _place(cause)
-        words = f"{_HOST_WORDS[cause.cause]}{_at(dp_rank, stage)} takes no time"
-        return Fix({"removed_work": [(cause.cause, dp_rank, stage)]}, [words])
+        places = _places(cause)
+        words = f"{_HOST_WORDS[cause.cause]}{_at(places)} takes no time"
+        return Fix({"removed_work": [(cause.cause, dp_rank, stage) for dp_rank, stage in places]}, [words])
     if cause.cause == "host_launch_delay":
         return _prompt(cause)
     if cause.cause == "pp_communication":
@@ -119,16 +119,24 @@ def _place(cause: Cause) -> tuple[int, int]:
     return (-1 if where.dp_rank is None else where.dp_rank, -1 if where.stage is None else where.stage)
 
 
-def _at(dp_rank: int, stage: int) -> str:
+def _places(cause: Cause) -> list[tuple[int, int]]:
+    """All of a group's workers, else the one place."""
+    return [(dp_rank, stage) for dp_rank, stage in cause.detail.get("workers", ())] or [_place(cause)]
+
+
+def _at(places: Sequence[tuple[int, int]]) -> str:
+    if len(places) > 1:
+        return " on " + " and ".join(f"(dp {dp_rank}, stage {stage})" for dp_rank, stage in places)
+    [(dp_rank, stage)] = places
     names = [f"dp {dp_rank}"] * (dp_rank >= 0) + [f"stage {stage}"] * (stage >= 0)
     return f" on {', '.join(names)}" if names else ""
 
 
 def _prompt(cause: Cause) -> Fix:
-    dp_rank, stage = _place(cause)
-    if dp_rank >= 0 and stage >= 0:
-        parts: dict[str, Any] = {"prompt_workers": [(dp_rank, stage)]}
-        words = f"the host launches as promptly{_at(dp_rank, stage)} as on other workers"
+    places = _places(cause)
+    if all(min(place) >= 0 for place in places):
+        parts: dict[str, Any] = {"prompt_workers": places}
+        words = f"the host launches as promptly{_at(places)} as on other workers"
         return Fix({**parts, "launch_delays": "recorded", "had_launch_delays": True}, [words])
     delays = {"launch_delays": "explained", "had_launch_delays": True}
     return Fix(delays, ["the host launches every op as soon as it can run"])
@@ -138,9 +146,9 @@ def _link(cause: Cause) -> Fix:
     stage, peer = cause.where.stage, cause.where.peer_stage
     if stage is None or peer is None:
         return Fix.of_ideal_kinds(MESSAGE_KINDS, "messages between stages take the median of their kind")
-    dp_rank = _place(cause)[0]
-    where = f" of dp rank {dp_rank}" if dp_rank >= 0 else ""
-    return Fix(
-        {"fixed_links": [(dp_rank, stage, peer)]},
-        [f"the link of stages {stage} and {peer}{where} is as fast as others"],
-    )
+    links = cause.links or [(_place(cause)[0], stage, peer)]
+    words = [
+        f"the link of stages {low} and {high}{f' of dp rank {dp_rank}' if dp_rank >= 0 else ''} is as fast as others"
+        for dp_rank, low, high in links
+    ]
+    return Fix({"fixed_links": links}, words)
