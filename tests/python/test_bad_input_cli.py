@@ -247,6 +247,9 @@ def test_bad_input_is_one_line_and_exit_code_2(tmp_path: Path, make: Callable[[P
 def test_a_directory_without_recorded_traces_is_refused(tmp_path: Path) -> None:
     write_job(tmp_path)
     assert f"{tmp_path}: holds no .smon file" in refused(tmp_path, tmp_path)
+    assert is_recorded("/")
+    assert is_recorded(f"{tmp_path}//")
+    assert not is_recorded("")
 
 
 @pytest.mark.parametrize("device", ["/dev/zero", "/dev/null"])
