@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.csv
 import pytest
 
+from smon_rt.analysis import is_recorded
 from tests.python.importer_traces import job_meta, job_rows, table_of, with_column, with_value, write_job
 
 LIMIT_S = 60
