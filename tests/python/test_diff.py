@@ -62,6 +62,18 @@ def test_the_other_way_round_it_is_gone_and_the_job_is_faster(
     assert "gone: worker (dp 1, stage 0)" in out
 
 
+def test_the_first_line_names_what_changed_in_the_direction_of_the_step(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # Once the slow stage is gone, fixing the worker that it hid gives back more: that is not why the job is faster.
+    job = spec(plants=(WORKER, Plant(1, 1.3)), pp=4, dp=4)
+    a, b = trace(tmp_path, "a", job), trace(tmp_path, "b", spec(plants=(WORKER,), pp=4, dp=4))
+    _, out, _ = diff(capsys, a, b)
+    assert "; gone: stage" in out.splitlines()[0]
+    _, out, _ = diff(capsys, b, a)
+    assert "; new: stage" in out.splitlines()[0]
+
+
 @pytest.mark.parametrize("seed", range(5))
 def test_two_recordings_of_one_job_are_the_same(tmp_path: Path, capsys: pytest.CaptureFixture[str], seed: int) -> None:
     a, b = trace(tmp_path, "a", spec(10 + seed)), trace(tmp_path, "b", spec(20 + seed))

@@ -16,7 +16,7 @@ import pytest
 
 from smon_rt import cli
 from smon_rt.report.terminal import print_text
-from smon_rt.synth import JobSpec, Plant, make_job
+from smon_rt.synth import JobSpec, Pauses, Plant, SlowLink, make_job
 from tests.python.clock_jobs import REALTIME_NS
 from tests.python.recorded_jobs import RecordedJob
 
@@ -59,6 +59,20 @@ def test_a_slow_job_gets_its_verdict_and_the_command_that_asks_for_its_repair(
     assert said["next"].startswith(f"smon what-if {folder} --fix worker=1,0 ")
     for command in ("smon analyze", "smon export"):
         assert f"{command} {folder} " in out
+
+
+def test_a_second_cause_has_its_place_and_advice_its_numbers(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plants = (Pauses("gc", 200.0, probability=0.5), SlowLink(0, 40.0))
+    spec = JobSpec(dp=2, pp=3, microbatches=6, steps=20, noise=0.02, plants=plants, seed=3)
+    make_job(spec).write(tmp_path / "run")
+    code, out, _ = smon(capsys, tmp_path / "run")
+    said = labelled(out)
+    assert code == 0
+    assert said["cause"].startswith("garbage collection")
+    assert "pp communication (stage 0 to 1) gives back" in said["scope"]
+    assert said["advice"].startswith("collect garbage every ")
 
 
 def test_every_command_that_is_named_runs(

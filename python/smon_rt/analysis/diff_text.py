@@ -61,11 +61,19 @@ def _sentence(diff: Diff) -> str:
         words += ": a single step cannot tell change from noise"
     else:
         words += f" ({_signed_range(step)}): {_noise_words(step)}"
-    telling = next((cause for cause in diff.causes if cause.status != "same"), None)
+    telling = _telling(diff)
     if telling is not None:
         gains = seconds_change(telling.gain.before, telling.gain.after)
         words += f"; {_STATUS_WORDS[telling.status]}: {_named(telling)}, {gains}"
     return words + ("; the layouts differ, so the steps are of different work" if diff.layout else "")
+
+
+def _telling(diff: Diff) -> CauseChange | None:
+    """The cause that changed most; where the step did, the one that changed most in its direction."""
+    changed = [cause for cause in diff.causes if cause.status != "same"]
+    if _label(diff.step_time_s) in ("slower", "faster"):
+        changed = [cause for cause in changed if cause.gain.difference * diff.step_time_s.difference > 0]
+    return next(iter(changed), None)
 
 
 def _times(factor: float) -> str:

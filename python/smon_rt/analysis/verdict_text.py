@@ -11,9 +11,11 @@ from smon_rt.analysis.cause_words import (
     probable_cause_words,
     scope_of,
     scope_words,
+    where_words,
 )
 from smon_rt.analysis.causes import Cause
-from smon_rt.analysis.naming import unsure_cause
+from smon_rt.analysis.missing_words import missing_ranks_words, waits_words
+from smon_rt.analysis.naming import is_named, unsure_cause
 from smon_rt.analysis.situation import Situation, gpu_hours, gpu_hours_per_day
 from smon_rt.analysis.trust import trust_line
 from smon_rt.analysis.units import (
@@ -54,7 +56,7 @@ def verdict_text(situation: Situation, cause: Cause | None, action: str, actual_
     lines = {
         "slowdown": _slowdown_line(situation, cause),
         "cause": _cause_line(situation, cause),
-        "scope": _scope_line(situation, cause),
+        "scope": _scope_line(situation, cause, actual_s),
         "gain": _gain_line(situation, cause, actual_s),
         "cost": _cost_line(situation, cause, actual_s),
         "action": action,
@@ -90,6 +92,9 @@ def action_of(situation: Situation, cause: Cause | None) -> str:
             return "check that clocks agree and every op is recorded, then analyse again: the replay is too far off"
         if (unsure := unsure_cause(situation)) is not None:
             return f"record more steps, to see whether {CAUSE_WORDS[unsure.cause]} stays"
+        if waits_words(situation):
+            missing = missing_ranks_words(situation)
+            return f"look at {missing}, or record all ranks and analyse again: the cause may be there"
         if situation.is_worth_fixing or situation.is_ideal_off:
             return "no single repair helps: see the table by kind, and record more steps"
         return NOTHING_TO_REPAIR
@@ -123,6 +128,8 @@ def _slowdown_line(situation: Situation, cause: Cause | None) -> str:
         return f"{value}: below 1, so it tells nothing: what is slow is in the ideal's means{besides}"
     if situation.is_worth_fixing:
         return f"{value}: {lost} of {gpus} is lost, {seconds(excess_s)} a step{besides}"
+    if cause is None and (waits := waits_words(situation)):
+        return f"{value}, but {waits}"
     loss = "nothing is lost" if lost == "nothing" else f"{lost} of {gpus}, {seconds(excess_s)} a step"
     return f"{value}: no straggler worth fixing ({loss})"
 
@@ -143,6 +150,11 @@ def _cause_line(situation: Situation, cause: Cause | None) -> str:
             part = percent(unsure.gain_s_per_step / situation.base_s)
             shows = _shows_in(situation, unsure)
             return f"none is sure: {_place(situation, unsure)} is {part} of the step, but{shows} only"
+        if waits_words(situation) and not situation.is_replay_far_off:
+            waits = f"{percent(situation.missing_wait_s / situation.base_s)} of the step"
+            return (
+                f"none among the recorded ranks: they wait {waits} for {missing_ranks_words(situation)}, not recorded"
+            )
         largest = next((other for other in situation.causes if other.gain_s_per_step > 0), None)
         part = percent(largest.gain_s_per_step / situation.base_s, 1) if largest and situation.base_s > 0 else "nothing"
         if largest is None or part == "nothing":
@@ -168,32 +180,53 @@ def _shows_in(situation: Situation, cause: Cause) -> str:
     return f" in {round(cause.persistence_ratio * situation.step_count):,} of {counted(situation.step_count, 'step')}"
 
 
-def _scope_line(situation: Situation, cause: Cause | None) -> str:
+def _scope_line(situation: Situation, cause: Cause | None, actual_s: float) -> str:
     members = ""
     if situation.members > 1:
         members = f"its {situation.members} {situation.members_are} members move together"
     scope = scope_words(cause, situation.worker_count, situation.dp, situation.pp, members)
-    others = [name for name in _SCOPE_WORDS if cause is None or cause.cause != name]
-    shares = [(_SCOPE_WORDS[name], _share(other)) for name in others if (other := situation.cause(name)) is not None]
+    others = [other for name in _SCOPE_WORDS if (other := situation.cause(name)) is not None and not _is(other, cause)]
     # The verb once is enough.
-    rest = [f"{words}{' ' if index else ' gives back '}{share}" for index, (words, share) in enumerate(shares)]
+    rest = [
+        f"{_scope_place(situation, other)}{' ' if index else ' gives back '}{_share(situation, other, actual_s)}"
+        for index, other in enumerate(others)
+    ]
     return "; ".join([scope, ", ".join(rest)]) if rest else scope
 
 
 _SCOPE_WORDS = {"pp_communication": "pp communication", "dp_communication": "dp communication", "gc": "gc"}
 
 
-def _share(cause: Cause | None) -> str:
-    if cause is None or cause.share is None or cause.gain_s_per_step <= 0:
+def _is(other: Cause, cause: Cause | None) -> bool:
+    return cause is not None and cause.cause == other.cause
+
+
+def _scope_place(situation: Situation, other: Cause) -> str:
+    """What it is; and where, if it would be named, were the first cause not there."""
+    words = _SCOPE_WORDS[other.cause]
+    if not is_named(other, situation.base_s):
+        return words
+    place = where_words(other, situation.pp, situation.machines)
+    return f"{words} ({place})" if place else words
+
+
+def _share(situation: Situation, cause: Cause, actual_s: float) -> str:
+    """Of the same loss as the gain's."""
+    if cause.gain_s_per_step <= 0:
         return "nothing"
+    loss_s = actual_s - situation.ideal_s
     # More than all of the loss, where the ideal has its share of the cause, is no share.
-    return percent(cause.share) if cause.share <= 1 else f"{seconds(cause.gain_s_per_step)} a step"
+    if not 0 < cause.gain_s_per_step <= loss_s:
+        return f"{seconds(cause.gain_s_per_step)} a step"
+    return percent(cause.gain_s_per_step / loss_s)
 
 
 def _gain_line(situation: Situation, cause: Cause | None, actual_s: float) -> str:
     if cause is None:
         if (unsure := unsure_cause(situation)) is not None:
             return f"{seconds(unsure.gain_s_per_step)} a step on average, from too few steps to be sure"
+        if waits_words(situation):
+            return f"no single repair of a recorded rank; the waits are {seconds(situation.missing_wait_s)} a step"
         return "no single repair gives back 3 % of the step"
     loss_s = actual_s - situation.ideal_s
     part = cause.gain_s_per_step / loss_s if loss_s > 0 else None

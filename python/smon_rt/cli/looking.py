@@ -54,7 +54,9 @@ class Look:
 
     def text(self) -> str:
         """The verdict, what it is about, and what to run next: a label, then words."""
-        lines = [] if self.report is None else self.report.verdict.text.splitlines()
+        from smon_rt.report.terminal import labelled_lines
+
+        lines = [] if self.report is None else labelled_lines(self.report)
         if self.state == "stuck":
             lines.insert(0, _line("stuck", _stuck_words(self.silent_s or 0.0, self.memory_steps)))
         elif self.reason is not None:

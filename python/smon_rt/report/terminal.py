@@ -24,13 +24,17 @@ def print_report(report: Report, *, stream: TextIO | None = None, with_tables: b
     stream = stream or sys.stdout
     tables = all_tables(report) if with_tables else []
     lost = is_finite(report.lost_ratio) and report.lost_ratio >= WORTH_FIXING_SLOWDOWN
-    advice = [f"{'advice':<9}{each.text}" for each in report.advice]
     print_text(
-        "\n".join([report.verdict.text, *advice]),
+        "\n".join(labelled_lines(report)),
         tables,
         stream=stream,
         headline_style="bold red" if lost else "bold green",
     )
+
+
+def labelled_lines(report: Report) -> list[str]:
+    """The verdict's lines, then what a change would bring."""
+    return [*report.verdict.text.splitlines(), *(f"{'advice':<9}{each.text}" for each in report.advice)]
 
 
 def print_text(text: str, tables: Sequence[Table], *, stream: TextIO, headline_style: str = "") -> None:
