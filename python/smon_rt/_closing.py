@@ -25,12 +25,20 @@ import os, sys
 os.nice(19)
 sys.path = [path for path in sys.path if path]
 from smon_rt.analysis import analyze
-print(analyze(sys.argv[1]).verdict.sentence)
+from smon_rt.errors import SmonError
+try:
+    print(analyze(sys.argv[1]).verdict.sentence)
+except SmonError as error:
+    print(error)
+    sys.exit(3)
 """
+_REFUSED = 3
 #: More than this takes longer to read and replay than anyone waits for at an exit.
 _MAX_BYTES = 64 << 20
 #: Whoever recorded for longer meant to record something.
 _NOT_JUST_TRIED_S = 10.0
+#: A longer wait is none that anyone means, and more than a clock may be able to count.
+_LONGEST_WAIT_S = 86_400.0
 _NO_STEP = (
     "smon_rt: warning: no step was recorded (spans: {:,}), and without steps nothing can be analysed: "
     "put each step into `with smon_rt.step(k):`\n"
@@ -90,12 +98,16 @@ def say_closing_line(limit_s: float | None = None) -> None:
                 write_line(_NO_STEP.format(status["recorded_spans"]))
         else:
             limit_s = verdict_within_s() if limit_s is None else limit_s
-            sentence = _verdict(directory, limit_s) if limit_s > 0 and _is_all_here(directory) else None
-            write_line(closing_line(status, elapsed_s, directory, sentence))
+            sentence, reason = None, ""
+            if limit_s > 0 and _is_all_here(directory):
+                sentence, reason = _verdict(directory, min(limit_s, _LONGEST_WAIT_S))
+            write_line(closing_line(status, elapsed_s, directory, sentence, reason))
 
 
-def closing_line(status: dict[str, object], elapsed_s: float, directory: str, sentence: str | None) -> str:
-    """The line.
+def closing_line(
+    status: dict[str, object], elapsed_s: float, directory: str, sentence: str | None, reason: str = ""
+) -> str:
+    """The line; `reason` is why there is no sentence, where it was tried.
 
     Example:
         >>> counters = {"steps": 60, "sampled_steps": 24, "recorded_spans": 2408, "dropped_spans": 0}
@@ -105,7 +117,7 @@ def closing_line(status: dict[str, object], elapsed_s: float, directory: str, se
     import shlex  # not at import: a training process pays for what it needs
 
     command = f"smon analyze {shlex.quote(directory or '.')}"
-    if int(os.environ.get("WORLD_SIZE", "1")) > int(os.environ.get("LOCAL_WORLD_SIZE", "0") or 0) > 0:
+    if _number("WORLD_SIZE", 1) > _number("LOCAL_WORLD_SIZE", 0) > 0:
         command += " (and the directories of the other nodes)"
     dropped = status["dropped_spans"]
     cpu_ratio = int(str(status["drain_cpu_ns"])) / 1e9 / max(elapsed_s, 1e-3)
@@ -115,7 +127,15 @@ def closing_line(status: dict[str, object], elapsed_s: float, directory: str, se
     )
     if sentence:
         return f"smon_rt: {sentence} ({recorded}; more: {command})\n"
-    return f"smon_rt: {recorded}; verdict: {command}\n"
+    return f"smon_rt: {recorded}; verdict: {command}{f' ({reason})' if reason else ''}\n"
+
+
+def _number(name: str, default: int) -> int:
+    """Of a launcher's variable; the line does not depend on its being one."""
+    try:
+        return int(os.environ.get(name) or default)
+    except ValueError:
+        return default
 
 
 def _is_all_here(directory: str) -> bool:
@@ -127,11 +147,11 @@ def _is_all_here(directory: str) -> bool:
             size_bytes += entry.stat().st_size
             if size_bytes > _MAX_BYTES:  # not each of ten thousand files is asked for its size
                 return False
-    return len(ranks) >= int(os.environ.get("WORLD_SIZE", "1"))
+    return len(ranks) >= _number("WORLD_SIZE", 1)
 
 
-def _verdict(directory: str, limit_s: float) -> str | None:
-    """The verdict in one sentence, None if it takes longer or there is none."""
+def _verdict(directory: str, limit_s: float) -> tuple[str | None, str]:
+    """The verdict in one sentence; or None and the reason: it takes longer, or the trace cannot be analysed."""
     import subprocess
 
     environment = {name: value for name, value in os.environ.items() if not name.startswith(_NOT_FOR_CHILD)}
@@ -144,6 +164,11 @@ def _verdict(directory: str, limit_s: float) -> str | None:
             timeout=limit_s,
             env=environment,
         )
+    except subprocess.TimeoutExpired:
+        return None, f"it takes longer than {limit_s:g} s here: SMON_RT_VERDICT_WITHIN_S"
     except (OSError, subprocess.SubprocessError, ValueError):
-        return None
-    return done.stdout.strip() or None if done.returncode == 0 else None
+        return None, "the analysis could not be started"
+    said = " ".join(done.stdout.split())
+    if done.returncode == 0 and said:
+        return said, ""
+    return None, said if done.returncode == _REFUSED and said else "the analysis failed"

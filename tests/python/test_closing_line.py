@@ -92,7 +92,8 @@ def test_a_verdict_that_takes_too_long_is_left_to_the_command(job: RecordedJob) 
     program = _LOOP + "began = time.monotonic()\nsmon_rt.stop(verdict_within_s=0.01)\nprint(time.monotonic() - began)"
     started = time.monotonic()
     output = job.run(program)
-    assert re.fullmatch(line(job), output.stderr)
+    reason = r" \(it takes longer than 0\.01 s here: SMON_RT_VERDICT_WITHIN_S\)\n"
+    assert re.fullmatch(line(job).removesuffix(r"\n") + reason, output.stderr)
     assert float(output.stdout) < max(2.0, time.monotonic() - started)
 
 
@@ -115,6 +116,16 @@ def test_the_end_by_an_exception_waits_for_nothing(job: RecordedJob) -> None:
     assert re.search(line(job) + "$", output.stderr)
 
 
-def test_what_cannot_be_analysed_leaves_the_command(job: RecordedJob) -> None:
+def test_what_cannot_be_analysed_leaves_the_command_and_says_why(job: RecordedJob) -> None:
     program = "assert smon_rt.start(DIR)\nwith smon_rt.step(0): pass\nsmon_rt.stop(verdict_within_s=50)"
-    assert job.run(program).stderr.endswith(f"verdict: smon analyze {job.folder}\n")
+    stderr = job.run(program).stderr
+    assert re.search(rf"verdict: smon analyze {re.escape(str(job.folder))} \(.*recorded no op.*\)\n$", stderr)
+    assert stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(("name", "value"), [("SMON_RT_VERDICT_WITHIN_S", "1e300"), ("LOCAL_WORLD_SIZE", "all")])
+def test_odd_values_around_it_do_not_silence_it(job: RecordedJob, name: str, value: str) -> None:
+    environment = {"SMON_RT_VERDICT_WITHIN_S": "50"} | {name: value}
+    assert re.fullmatch(
+        VERDICT.format(re.escape(str(job.folder))), finish(job.begin(_LOOP, None, **environment)).stderr
+    )
