@@ -146,6 +146,12 @@ def test_both_meanings_of_lost_stand_side_by_side() -> None:
     text = re.sub(r"\s+", " ", visible_text(page_of(slow_worker_report(delay_s=0.25))))
     assert "The difference, 1.25 s a step, is all that is lost: 1.00 s to stragglers (nodelay − ideal) and" in text
     assert "250 ms to launch delays (base − nodelay). The headline counts the 1.00 s of the stragglers" in text
+    early = re.sub(r"\s+", " ", visible_text(page_of(slow_worker_report(delay_s=-0.05))))
+    assert (
+        "The difference, 950 ms a step, is all that is lost: 1.00 s to stragglers (nodelay − ideal) and -50.0 ms"
+        in early
+    )
+    assert "to launch delays (base − nodelay; below 0: ops began before" in early
     delayed = re.sub(r"\s+", " ", visible_text(page_of(report_of(make_raw(delay_s=3.0)))))
     assert "The headline counts all of it" in delayed
     hidden = re.sub(
@@ -203,7 +209,7 @@ def test_advice_is_shown_with_its_gain() -> None:
     advice = Advice("move_layers", "move 2 layers from stage 3 to stage 1", 0.25, 0.2, 0.3)
     text = re.sub(r"\s+", " ", visible_text(page_of(dataclasses.replace(slow_worker_report(), advice=(advice,)))))
     assert "What a change would bring" not in visible_text(page_of(slow_worker_report()))
-    assert "move layers move 2 layers from stage 3 to stage 1 250 ms 200 to 300 ms" in text
+    assert "move layers 250 ms 200 to 300 ms move 2 layers from stage 3 to stage 1" in text
 
 
 def test_everything_but_single_steps_is_there_without_scripts() -> None:

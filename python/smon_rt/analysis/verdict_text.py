@@ -117,10 +117,10 @@ def _slowdown_line(situation: Situation, cause: Cause | None) -> str:
     gpus = f"{counted(situation.world, 'GPU')}{chr(39) if situation.world != 1 else chr(39) + 's'} time"
     value = f"{ratio(situation.slowdown)}{interval}"
     besides = ""
-    if cause is not None and actual_step_s(situation, cause) > _BEYOND_THE_SLOWDOWN * situation.nodelay_s:
+    if cause is not None and _is_beyond_the_slowdown(situation, cause):
         takes = _TAKES.get(cause.cause, f"{CAUSE_WORDS[cause.cause]} takes")
         takes = f"{takes} {percent(cause.gain_s_per_step / situation.base_s)} of the step"
-        if not (situation.is_worth_fixing or situation.is_ideal_off):
+        if _is_beside_the_slowdown(situation, cause):
             lost_s = seconds(cause.gain_s_per_step)
             return f"{value}, but {takes}, {lost_s}, which the slowdown does not count"
         besides = f", and {takes}"
@@ -132,6 +132,16 @@ def _slowdown_line(situation: Situation, cause: Cause | None) -> str:
         return f"{value}, but {waits}"
     loss = "nothing is lost" if lost == "nothing" else f"{lost} of {gpus}, {seconds(excess_s)} a step"
     return f"{value}: no straggler worth fixing ({loss})"
+
+
+def _is_beyond_the_slowdown(situation: Situation, cause: Cause) -> bool:
+    """Whether the cause takes more than the slowdown counts."""
+    return actual_step_s(situation, cause) > _BEYOND_THE_SLOWDOWN * situation.nodelay_s
+
+
+def _is_beside_the_slowdown(situation: Situation, cause: Cause) -> bool:
+    """Whether it is all that there is to say: the slowdown itself is none."""
+    return _is_beyond_the_slowdown(situation, cause) and not (situation.is_worth_fixing or situation.is_ideal_off)
 
 
 _TAKES = {
@@ -230,7 +240,7 @@ def _gain_line(situation: Situation, cause: Cause | None, actual_s: float) -> st
         return "no single repair gives back 3 % of the step"
     loss_s = actual_s - situation.ideal_s
     part = cause.gain_s_per_step / loss_s if loss_s > 0 else None
-    if part is None:
+    if part is None or _is_beside_the_slowdown(situation, cause):
         back = seconds(cause.gain_s_per_step) + " a step"
     else:
         back = ("all" if part >= _ALL_OF_THE_LOSS else percent(part)) + " of the loss"

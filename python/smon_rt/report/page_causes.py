@@ -22,7 +22,7 @@ _LEAST_SHOWN_PART = 0.001
 def loss_words(report: Report) -> str:
     """What "lost" means in the headline and in the shares, with both amounts, so that they cannot contradict."""
     times = report.mean_step_time_s
-    whole, delays = times.base - times.ideal, max(0.0, times.base - times.nodelay)
+    whole, delays = times.base - times.ideal, times.base - times.nodelay
     stragglers = max(0.0, times.nodelay - times.ideal)
     if not whole > 0:
         return (
@@ -38,10 +38,13 @@ def loss_words(report: Report) -> str:
     excess = report.verdict.excess_s_per_step
     counts_all = is_finite(excess) and abs(excess - whole) < abs(excess - stragglers)
     headline = "all of it" if counts_all else f"the {seconds(stragglers)} of the stragglers"
+    meaning = (
+        "base − nodelay" if delays >= 0 else "base − nodelay; below 0: ops began before what they wait for had ended"
+    )
     return (
         f"A recorded step takes {seconds(times.base)}, an ideal one {seconds(times.ideal)}. The difference, "
         f"{seconds(whole)} a step, is all that is lost: {seconds(stragglers)} to stragglers (nodelay − ideal) and "
-        f"{seconds(delays)} to launch delays (base − nodelay). The headline counts {headline}; "
+        f"{seconds(delays)} to launch delays ({meaning}). The headline counts {headline}; "
         "shares below are of all that is lost."
     )
 
@@ -107,15 +110,15 @@ def advice_section(report: Report) -> str:
     rows = tuple(
         (
             str(item.action).replace("_", " "),
-            item.text,
             seconds(item.gain_s_per_step),
             seconds_range(item.low, item.high),
+            item.text,  # the longest last: on a phone the gain stays in sight
         )
         for item in report.advice
     )
     if not rows:
         return ""
-    columns = ("change", "how", "would give back", "range")
+    columns = ("change", "would give back", "range", "how")
     return table_html(Table("Changes and their gain", columns, rows, "Seconds are per step.", frozenset({"how"})))
 
 
