@@ -35,6 +35,7 @@ setup: .venv/.project-stamp ## system packages, .venv, the project in it
 # Build requirements go into the environment itself: an isolated build would configure build/release with programs of a
 # folder that pip removes afterwards.
 .venv/.project-stamp: .venv/.venv-stamp pyproject.toml setup.py tools/generate_proto.py $(wildcard proto/smon_rt/v1/*.proto)
+	@echo "set-up: installing Python packages, compiling the C++ parts: some minutes (four on two free cores)"
 	.venv/bin/python -m pip install -q "setuptools>=68" wheel "pybind11>=2.13" "cmake>=3.24" ninja "grpcio-tools>=1.63"
 	.venv/bin/python -m pip install -q --no-build-isolation -e ".[test]"
 	touch $@

@@ -83,6 +83,7 @@ def verdict(options: argparse.Namespace, folder: Path, traces: Path) -> int:
     report, page, timeline = folder / "report.json", folder / "report.html", folder / "trace.pftrace"
     subprocess.run([*SMON, "analyze", str(traces), "--json", str(report), "--html", str(page)], check=True)
     subprocess.run([*SMON, "export", str(traces), "--format", "perfetto", "-o", str(timeline)], check=True)
+    say(f"what recording lost and cost, from `smon info {traces}`:")
     info = subprocess.run([*SMON, "info", str(traces)], stdout=subprocess.PIPE, text=True)
     for line in info.stdout.splitlines():
         if line.startswith(("cost", "losses")):

@@ -100,7 +100,10 @@ class JobLayout:
     def _take_sizes(self, trace: RankTrace, sizes: dict[str, int], who: str) -> None:
         world = trace.identity.world_size
         if world > 1 and math.prod(sizes.values()) == 1:
-            raise TraceError(f"{who} of {world} recorded no layout, so nobody knows who computes what; {_HOW_NOW}")
+            raise TraceError(
+                f"{who} of {world} recorded no layout, so nobody knows who computes what (did the script set "
+                f"torch.distributed up?); {_HOW_NOW}"
+            )
         if math.prod(sizes.values()) != max(world, 1):
             raise TraceError(f"{who} says {_words(sizes, world)}: the product is {math.prod(sizes.values())}; {_HOW}")
         if world > _MOST_RANKS:
