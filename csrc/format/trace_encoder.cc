@@ -5,10 +5,12 @@
 #include <algorithm>
 #include <map>
 #include <ranges>
+#include <string_view>
 
 #include "format/packed_column.h"
 #include "format/packet_writer.h"
 #include "format/trace_fields.h"
+#include "format/utf8.h"
 
 namespace smon_rt {
 namespace {
@@ -16,12 +18,27 @@ namespace {
 namespace fields = trace_fields;
 using protozero::pbf_builder;
 
+// Readers take a packet of more than 64 MiB for a damaged length.
+constexpr std::size_t kNamesPacketBytes = std::size_t{1} << 20;
+
+/// Texts come from environment variables, threads and other people's programs. For one that is not UTF-8 protobuf
+/// libraries refuse the whole message, and with it who recorded.
+template <typename Tag>
+void add_text(pbf_builder<Tag>& message, Tag tag, std::string_view text) {
+  const auto add = [&](std::string_view valid) {
+    message.add_string(tag, protozero::data_view(valid.data(), valid.size()));
+  };
+  if (is_utf8(text)) [[likely]]
+    return add(text);
+  add(to_utf8(text));
+}
+
 template <typename Tag>
 void add_map(std::string& out, pbf_builder<Tag>& parent, Tag tag, const std::map<std::string, std::string>& map) {
   for (const auto& [key, value] : map) {
     auto entry = begin_message<fields::MapEntry>(out, parent, tag);
-    entry.add_string(fields::MapEntry::kKey, key);
-    entry.add_string(fields::MapEntry::kValue, value);
+    add_text(entry, fields::MapEntry::kKey, key);
+    add_text(entry, fields::MapEntry::kValue, value);
   }
 }
 
@@ -39,7 +56,7 @@ void add_layout(std::string& out, pbf_builder<fields::Identity>& parent, const T
   message.add_int32(Layout::kCpSize, layout.cp_size);
   message.add_int32(Layout::kVppSize, layout.vpp_size);
   message.add_int32(Layout::kMicrobatchCount, layout.microbatch_count);
-  message.add_string(Layout::kSchedule, layout.schedule);
+  add_text(message, Layout::kSchedule, layout.schedule);
 }
 
 void add_sampling(std::string& out, pbf_builder<fields::Identity>& parent, const TraceSampling& sampling) {
@@ -54,9 +71,16 @@ void add_sampling(std::string& out, pbf_builder<fields::Identity>& parent, const
 void add_hook(std::string& out, pbf_builder<fields::Identity>& parent, const TraceHook& hook) {
   using fields::Hook;
   auto message = begin_message<Hook>(out, parent, fields::Identity::kHooks);
-  message.add_string(Hook::kName, hook.name);
+  add_text(message, Hook::kName, hook.name);
   message.add_bool(Hook::kInstalled, hook.installed);
-  message.add_string(Hook::kReason, hook.reason);
+  add_text(message, Hook::kReason, hook.reason);
+}
+
+void add_name(std::string& out, pbf_builder<fields::Names>& parent, const TraceName& name) {
+  using fields::Name;
+  auto message = begin_message<Name>(out, parent, fields::Names::kName);
+  message.add_uint32(Name::kId, name.id);
+  add_text(message, Name::kText, name.text);
 }
 
 void add_track(std::string& out, pbf_builder<fields::Names>& parent, const TraceTrack& track) {
@@ -64,7 +88,7 @@ void add_track(std::string& out, pbf_builder<fields::Names>& parent, const Trace
   auto message = begin_message<Track>(out, parent, fields::Names::kTrack);
   message.add_uint32(Track::kId, track.id);
   message.add_int32(Track::kThreadId, track.thread_id);
-  message.add_string(Track::kThreadName, track.thread_name);
+  add_text(message, Track::kThreadName, track.thread_name);
   message.add_int32(Track::kDevice, track.device);
   message.add_uint64(Track::kStream, track.stream);
 }
@@ -73,8 +97,8 @@ void add_communicator(std::string& out, pbf_builder<fields::Names>& parent, cons
   using fields::Communicator;
   auto message = begin_message<Communicator>(out, parent, fields::Names::kCommunicator);
   message.add_uint32(Communicator::kId, communicator.id);
-  message.add_string(Communicator::kName, communicator.name);
-  message.add_string(Communicator::kDimension, communicator.dimension);
+  add_text(message, Communicator::kName, communicator.name);
+  add_text(message, Communicator::kDimension, communicator.dimension);
   message.add_packed_int32(Communicator::kMemberRanks, communicator.member_ranks.begin(),
                            communicator.member_ranks.end());
 }
@@ -86,24 +110,24 @@ void append_identity(std::string& out, const TraceIdentity& identity) {
   PacketWriter packet(out);
   {
     auto message = begin_message<Identity>(out, packet.fields(), fields::Packet::kIdentity);
-    message.add_string(Identity::kRunId, identity.run_id);
+    add_text(message, Identity::kRunId, identity.run_id);
     message.add_uint32(Identity::kAttempt, identity.attempt);
     message.add_uint32(Identity::kFileIndex, identity.file_index);
     message.add_int32(Identity::kRank, identity.rank);
     message.add_int32(Identity::kWorldSize, identity.world_size);
     message.add_int32(Identity::kLocalRank, identity.local_rank);
     add_layout(out, message, identity.layout);
-    message.add_string(Identity::kHost, identity.host);
-    message.add_string(Identity::kBootId, identity.boot_id);
+    add_text(message, Identity::kHost, identity.host);
+    add_text(message, Identity::kBootId, identity.boot_id);
     message.add_uint64(Identity::kTimeNamespace, identity.time_namespace);
     message.add_int32(Identity::kPid, identity.pid);
-    message.add_string(Identity::kGpuUuid, identity.gpu_uuid);
+    add_text(message, Identity::kGpuUuid, identity.gpu_uuid);
     add_map(out, message, Identity::kVersions, identity.versions);
     add_map(out, message, Identity::kEnvironment, identity.environment);
     add_sampling(out, message, identity.sampling);
     for (const TraceHook& hook : identity.hooks) add_hook(out, message, hook);
     message.add_enum(Identity::kClockSource, static_cast<std::int32_t>(identity.clock_source));
-    message.add_string(Identity::kMemory, identity.memory);
+    add_text(message, Identity::kMemory, identity.memory);
     message.add_uint64(Identity::kProcessStartTicks, identity.process_start_ticks);
   }
   packet.finish();
@@ -135,18 +159,21 @@ void append_step_times(std::string& out, std::span<const StepTime> step_times) {
 }
 
 void append_names(std::string& out, const TraceNames& names) {
-  PacketWriter packet(out);
-  {
-    auto message = begin_message<fields::Names>(out, packet.fields(), fields::Packet::kNames);
-    for (const TraceName& name : names.names) {
-      auto entry = begin_message<fields::Name>(out, message, fields::Names::kName);
-      entry.add_uint32(fields::Name::kId, name.id);
-      entry.add_string(fields::Name::kText, name.text);
+  std::size_t name = 0, track = 0, communicator = 0;
+  do {
+    PacketWriter packet(out);
+    {
+      auto message = begin_message<fields::Names>(out, packet.fields(), fields::Packet::kNames);
+      const std::size_t start = out.size();
+      const auto has_room = [&] { return out.size() - start < kNamesPacketBytes; };
+      for (; name < names.names.size() && has_room(); ++name) add_name(out, message, names.names[name]);
+      for (; track < names.tracks.size() && has_room(); ++track) add_track(out, message, names.tracks[track]);
+      for (; communicator < names.communicators.size() && has_room(); ++communicator) {
+        add_communicator(out, message, names.communicators[communicator]);
+      }
     }
-    for (const TraceTrack& track : names.tracks) add_track(out, message, track);
-    for (const TraceCommunicator& communicator : names.communicators) add_communicator(out, message, communicator);
-  }
-  packet.finish();
+    packet.finish();
+  } while (name < names.names.size() || track < names.tracks.size() || communicator < names.communicators.size());
 }
 
 void append_losses(std::string& out, const TraceLosses& losses) {
@@ -165,7 +192,7 @@ void append_losses(std::string& out, const TraceLosses& losses) {
     message.add_uint64(Losses::kUnwrittenSpans, losses.unwritten_spans);
     message.add_uint64(Losses::kOverwrittenSpans, losses.overwritten_spans);
     message.add_uint64(Losses::kLateRequests, losses.late_requests);
-    message.add_string(Losses::kSinkError, losses.sink_error);
+    add_text(message, Losses::kSinkError, losses.sink_error);
     message.add_uint64(Losses::kUncountedSequences, losses.uncounted_sequences);
     message.add_uint64(Losses::kReclaimedSpans, losses.reclaimed_spans);
     message.add_uint64(Losses::kSaturatedSteps, losses.saturated_steps);
@@ -192,14 +219,14 @@ void append_clock_map(std::string& out, const TraceClockMap& map) {
   PacketWriter packet(out);
   {
     auto message = begin_message<ClockMap>(out, packet.fields(), fields::Packet::kClockMap);
-    message.add_string(ClockMap::kGpuUuid, map.gpu_uuid);
+    add_text(message, ClockMap::kGpuUuid, map.gpu_uuid);
     message.add_sint64(ClockMap::kWindowStartNs, map.window_start_ns);
     message.add_sint64(ClockMap::kWindowEndNs, map.window_end_ns);
     message.add_double(ClockMap::kOffsetNs, map.offset_ns);
     message.add_double(ClockMap::kDriftRatio, map.drift_ratio);
     message.add_uint64(ClockMap::kBoundNs, map.bound_ns);
     message.add_uint32(ClockMap::kViolatedBounds, map.violated_bounds);
-    message.add_string(ClockMap::kDeviceClock, map.device_clock);
+    add_text(message, ClockMap::kDeviceClock, map.device_clock);
   }
   packet.finish();
 }
@@ -226,7 +253,7 @@ void append_end(std::string& out, std::string_view reason) {
   PacketWriter packet(out);
   {
     auto message = begin_message<fields::End>(out, packet.fields(), fields::Packet::kEnd);
-    message.add_string(fields::End::kReason, protozero::data_view(reason.data(), reason.size()));
+    add_text(message, fields::End::kReason, reason);
   }
   packet.finish();
 }

@@ -165,6 +165,63 @@ TEST(OracleParsesOurs, TheOtherPacketsHoldTheSameValues) {
   EXPECT_EQ(trace.packet(7).end().reason(), "stop");
 }
 
+TEST(OracleParsesOurs, TextsThatAreNotUtf8CostNoMoreThanTheirWrongBytes) {
+  TraceIdentity identity;
+  identity.run_id = "job\xff";
+  identity.world_size = 64;
+  identity.environment["NCCL_ALGO"] = "\xfe\xfeTree";
+  identity.versions["lib\xc3"] = "1";
+  identity.hooks = {{"hook\x80", false, "\xed\xa0\x80"}};
+  identity.layout.schedule = "1f1b\xf5";
+  TraceNames names;
+  names.names = {{1, "gro\xc3\x9f \xc0\xaf"}};
+  names.tracks = {{1, 7, "worker \xe2\x82", -1, 0}};  // as a thread's name is cut at 15 bytes
+  names.communicators = {{1, "g\xf0\x9f\x98\x80\xf4\x90\x80\x80", "\xff", {}}};
+  std::string out;
+  append_identity(out, identity);
+  append_names(out, names);
+  TraceLosses losses;
+  losses.sink_error = "cannot make /traces/\xff";
+  append_losses(out, losses);
+  append_end(out, "stop\xff");
+  const v1::Trace trace = parse(out);
+  ASSERT_EQ(trace.packet_size(), 4);
+  EXPECT_EQ(trace.packet(0).identity().run_id(), "job\uFFFD");
+  EXPECT_EQ(trace.packet(0).identity().world_size(), 64);
+  EXPECT_EQ(trace.packet(0).identity().environment().at("NCCL_ALGO"), "\uFFFD\uFFFDTree");
+  EXPECT_EQ(trace.packet(0).identity().versions().count("lib\uFFFD"), 1U);
+  EXPECT_EQ(trace.packet(0).identity().hooks(0).reason(), "\uFFFD\uFFFD\uFFFD");
+  EXPECT_EQ(trace.packet(0).identity().layout().schedule(), "1f1b\uFFFD");
+  EXPECT_EQ(trace.packet(1).names().name(0).text(), "gro\u00DF \uFFFD\uFFFD");
+  EXPECT_EQ(trace.packet(1).names().track(0).thread_name(), "worker \uFFFD\uFFFD");
+  EXPECT_EQ(trace.packet(1).names().communicator(0).name(), "g\U0001F600\uFFFD\uFFFD\uFFFD\uFFFD");
+  EXPECT_EQ(trace.packet(2).losses().sink_error(), "cannot make /traces/\uFFFD");
+  EXPECT_EQ(trace.packet(3).end().reason(), "stop\uFFFD");
+}
+
+TEST(OracleParsesOurs, ManyNamesAreManyPackets) {
+  TraceNames names;
+  for (std::uint16_t id = 1; id <= 3000; ++id) {
+    names.names.push_back({id, std::string(1000, 'n')});
+    names.tracks.push_back({id, id, std::string(15, 't'), -1, 0});
+    names.communicators.push_back({id, std::string(500, 'c'), "dp", {0, 1}});
+  }
+  std::string out;
+  append_names(out, names);
+  const v1::Trace trace = parse(out);
+  int name_count = 0, track_count = 0, communicator_count = 0;
+  for (const v1::TracePacket& packet : trace.packet()) {
+    EXPECT_LT(packet.ByteSizeLong(), std::size_t{1} << 21);
+    name_count += packet.names().name_size();
+    track_count += packet.names().track_size();
+    communicator_count += packet.names().communicator_size();
+  }
+  EXPECT_GE(trace.packet_size(), 4);
+  EXPECT_EQ(name_count, 3000);
+  EXPECT_EQ(track_count, 3000);
+  EXPECT_EQ(communicator_count, 3000);
+}
+
 TEST(OracleParsesOurs, NoFieldThatWeWriteIsUnknownToTheSchema) {
   const v1::Trace trace = parse(test::sample_file(test::SimulatedSteps(true).make(1)));
   std::vector<const google::protobuf::Message*> messages{&trace};
