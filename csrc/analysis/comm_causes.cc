@@ -20,6 +20,8 @@ constexpr std::array<Kind, 4> kGroupKinds = {Kind::kParamsAllGather, Kind::kGrad
                                              Kind::kSeparateGradsAllReduce};
 using Kinds = std::array<Kind, 4>;
 constexpr std::size_t kAllRows = static_cast<std::size_t>(-1);
+// Several links are one cause where each takes this part of what the slowest takes more than the others.
+constexpr double kOfTheLinksShare = 0.25;
 constexpr double kUnknown = std::numeric_limits<double>::quiet_NaN();
 
 std::optional<std::size_t> index_in(const Kinds& kinds, Kind kind) {
@@ -228,6 +230,8 @@ class CommCauses {
     if (!is_slow_in_all(transfers, link, dp_rank)) {
       auto one = one_link(transfers, stages[link], link, dp_rank);
       if (!one || basis_.stands_for(*one, *whole)) return one;
+      auto several = several_links(transfers, stages);
+      if (several && basis_.stands_for(*several, *whole)) return several;
     }
     if (stages.size() == 1) return whole;
     auto all = one_link(transfers, stages[link], link, kAllRows);
@@ -254,8 +258,45 @@ class CommCauses {
     std::tie(removal.stage, removal.peer_stage) = stages;
     const double forward = std::max(transfers.ratio(0, link, dp_rank), transfers.ratio(1, link, dp_rank));
     const double backward = std::max(transfers.ratio(2, link, dp_rank), transfers.ratio(3, link, dp_rank));
-    removal.detail = {{"ratio", std::max(forward, backward)}, {"forward_ratio", forward}, {"backward_ratio", backward}};
+    removal.detail = ratios_of(forward, backward);
     return replayed(std::move(removal), edit.scenario());
+  }
+
+  // All links that are about as much slower than the others as the slowest one; none where that is one, or most.
+  std::optional<CauseRemoval> several_links(const Transfers& transfers, const std::vector<StagePair>& stages) {
+    struct SlowLink {
+      double excess_ns;
+      std::size_t place, row;
+    };
+    std::vector<SlowLink> slow;
+    for (std::size_t place = 0; place < stages.size(); ++place) {
+      for (std::size_t row = 0; row < what_if_.dp_size(); ++row) {
+        if (const double excess = transfers.excess_ns(place, row); excess > 0) slow.push_back({excess, place, row});
+      }
+    }
+    std::stable_sort(slow.begin(), slow.end(), [](const auto& a, const auto& b) { return a.excess_ns > b.excess_ns; });
+    std::erase_if(slow, [&, most = slow.front().excess_ns](const SlowLink& link) {
+      return link.excess_ns < kOfTheLinksShare * most;
+    });
+    if (slow.size() < 2 || 2 * slow.size() > stages.size() * what_if_.dp_size()) return std::nullopt;
+    JobEdit edit(what_if_, basis_.keeps_launch_delays);
+    CauseRemoval removal;
+    removal.cause = "pp_communication";
+    std::vector<double> forward, backward;
+    for (const auto& [excess_ns, place, row] : slow) {
+      transfers.repair(edit, place, row);
+      removal.links.push_back({static_cast<int>(row), stages[place].first, stages[place].second});
+      forward.push_back(std::max(transfers.ratio(0, place, row), transfers.ratio(1, place, row)));
+      backward.push_back(std::max(transfers.ratio(2, place, row), transfers.ratio(3, place, row)));
+    }
+    removal.dp_rank = removal.links.front().dp_rank;
+    std::tie(removal.stage, removal.peer_stage) = stages[slow.front().place];
+    removal.detail = ratios_of(median(forward), median(backward));
+    return replayed(std::move(removal), edit.scenario());
+  }
+
+  static std::vector<std::pair<std::string, double>> ratios_of(double forward, double backward) {
+    return {{"ratio", std::max(forward, backward)}, {"forward_ratio", forward}, {"backward_ratio", backward}};
   }
 
   std::optional<CauseRemoval> groups(std::optional<CauseRemoval> whole) {

@@ -15,6 +15,7 @@ namespace smon_rt::analysis {
 /// - a link, which is two stages of one dp rank, whose transfers are divided by what they take more than those of the
 ///   other links, kind by kind (dp_rank, stage, peer_stage); or the links between two stages in all dp ranks
 ///   (stage, peer_stage);
+/// - several links, up to half of all, that are about as much slower than the others as the slowest of them (`links`);
 /// - the data-parallel groups of one stage against those of the other stages (stage).
 /// A place is one when it alone gives back 80 % of what the whole does, a link when it is also slower than in the other
 /// dp ranks. Detail: `ratio`, what a transfer takes there
@@ -22,7 +23,7 @@ namespace smon_rt::analysis {
 std::vector<CauseRemoval> comm_causes(const WhatIf& what_if, const CauseBasis& basis, ReplayCounter& counter);
 
 /// At most; how many it takes depends on what it finds.
-inline constexpr int kCommCauseReplays = 5;
+inline constexpr int kCommCauseReplays = 6;
 
 /// Divides the transfers of the links between two stages, of one dp rank or of all (-1), by what they take more than
 /// those of other links. False where there are none.

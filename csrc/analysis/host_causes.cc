@@ -22,6 +22,10 @@ constexpr double kOwnCauseShare = 0.5;
 // Of those whose delays exceed their peers' most, so many are replayed: delays are waits for the most part, and do not
 // tell whose they are.
 constexpr std::size_t kDelayCandidates = 2;
+// Several places are one cause where each has this part of what the one with the most has.
+constexpr double kOfTheGroupShare = 0.25;
+// So many workers that launch late are told from those that wait for them, with a replay for each.
+constexpr std::size_t kMostLateWorkers = 4;
 
 CauseRemoval removal_at(const char* cause, HostPlace place) {
   CauseRemoval removal;
@@ -29,6 +33,16 @@ CauseRemoval removal_at(const char* cause, HostPlace place) {
   removal.dp_rank = place.dp_rank;
   removal.stage = place.stage;
   if (place.stage >= 0) {
+    removal.workers.emplace_back(static_cast<std::size_t>(place.dp_rank), static_cast<std::size_t>(place.stage));
+  }
+  return removal;
+}
+
+// Of several workers, the one with the most first.
+CauseRemoval removal_of(const char* cause, const std::vector<HostPlace>& group) {
+  CauseRemoval removal = removal_at(cause, group.front());
+  removal.workers.clear();
+  for (HostPlace place : group) {
     removal.workers.emplace_back(static_cast<std::size_t>(place.dp_rank), static_cast<std::size_t>(place.stage));
   }
   return removal;
@@ -80,6 +94,35 @@ class ByWorker {
     const auto found = std::max_element(values_.begin(), values_.end()) - values_.begin();
     const auto pp_size = static_cast<std::ptrdiff_t>(pp_size_);
     return {static_cast<int>(found / pp_size), static_cast<int>(found % pp_size)};
+  }
+
+  // Several workers, up to half of them, that have so many times as much as is usual, the one with the most first; none
+  // where it is one or more than half.
+  std::vector<HostPlace> standing_out(double ratio) const {
+    std::vector<double> sorted = values_;
+    const double usual = median(sorted);
+    const double least = std::max(ratio * usual, kOfTheGroupShare * *std::max_element(values_.begin(), values_.end()));
+    std::vector<std::size_t> found;
+    for (std::size_t i = 0; i < values_.size(); ++i) {
+      if (values_[i] > 0 && values_[i] >= least) found.push_back(i);
+    }
+    if (found.size() < 2 || 2 * found.size() > values_.size()) return {};
+    std::stable_sort(found.begin(), found.end(), [&](std::size_t a, std::size_t b) { return values_[a] > values_[b]; });
+    std::vector<HostPlace> places;
+    for (std::size_t i : found) places.push_back({static_cast<int>(i / pp_size_), static_cast<int>(i % pp_size_)});
+    return places;
+  }
+
+  // How many times as much a group's workers have as the others, median over median; 0 where the others have none.
+  double ratio_of(const std::vector<HostPlace>& group) const {
+    std::vector<double> own, others = values_;
+    for (HostPlace place : group) {
+      own.push_back(of(place));
+      others[static_cast<std::size_t>(place.dp_rank) * pp_size_ + static_cast<std::size_t>(place.stage)] = -1;
+    }
+    std::erase(others, -1.0);
+    const double usual = median(others);
+    return usual > 0 ? median(own) / usual : 0;
   }
 
   HostPlace largest_dp_rank() const {
@@ -212,7 +255,18 @@ class HostCauses {
       if (others > 0) placed->detail.emplace_back("ratio", spent.of(place) / others);
       return placed;
     }
-    return std::nullopt;
+    return work_of_several(work, spent, whole);
+  }
+
+  std::optional<CauseRemoval> work_of_several(HostWork work, const ByWorker& spent, const CauseRemoval& whole) {
+    const std::vector<HostPlace> group = spent.standing_out(kStandsOutRatio);
+    if (group.empty()) return std::nullopt;
+    JobEdit edit(what_if_, basis_.keeps_launch_delays);
+    for (HostPlace place : group) remove_host_work(edit, what_if_, explained_, work, place);
+    auto placed = replayed(removal_of(whole.cause.c_str(), group), edit.scenario(), basis_.before_ns());
+    if (!placed || !basis_.stands_for(*placed, whole)) return std::nullopt;
+    if (const double ratio = spent.ratio_of(group); ratio > 0) placed->detail.emplace_back("ratio", ratio);
+    return placed;
   }
 
   ByWorker time_spent(HostWork work) const {
@@ -245,13 +299,15 @@ class HostCauses {
   void find_launch_delays() {
     auto whole = without_launch_delays();
     if (!whole) return;
-    std::optional<CauseRemoval> one;
-    if (what_if_.dp_size() * what_if_.pp_size() > 1 && basis_.is_worth_placing(*whole)) {
-      one = worker_with_most_delay();
-      if (counter_.stopped()) return;
-    }
-    if (!one || basis_.gain_ns(*one) < kOwnCauseShare * basis_.gain_ns(*whole)) {
+    if (what_if_.dp_size() * what_if_.pp_size() == 1 || !basis_.is_worth_placing(*whole)) {
       return result_.push_back(std::move(*whole));
+    }
+    const UnexplainedDelays delays(what_if_, explained_);
+    std::optional<CauseRemoval> one = worker_with_most_delay(delays);
+    if (counter_.stopped()) return;
+    if (!one || basis_.gain_ns(*one) < kOwnCauseShare * basis_.gain_ns(*whole)) {
+      auto several = late_workers(delays, *whole);
+      return result_.push_back(std::move(several ? *several : *whole));
     }
     if (!basis_.stands_for(*one, *whole)) {
       // What is left: the steps without all of them are as much shorter than those without the worker's.
@@ -283,8 +339,39 @@ class HostCauses {
     return replayed(std::move(removal), scenario, basis_.recorded_step_ns);
   }
 
-  std::optional<CauseRemoval> worker_with_most_delay() {
-    const UnexplainedDelays delays(what_if_, explained_);
+  // Those with the most delay that together stand for all of it: who only waits for the others is taken out again.
+  std::optional<CauseRemoval> late_workers(const UnexplainedDelays& delays, const CauseRemoval& whole) {
+    ByWorker excess(what_if_.dp_size(), what_if_.pp_size());
+    for (std::size_t dp_rank = 0; dp_rank < what_if_.dp_size(); ++dp_rank) {
+      for (std::size_t stage = 0; stage < what_if_.pp_size(); ++stage) {
+        excess.at(dp_rank, stage) = delays.excess_ns(dp_rank, stage);
+      }
+    }
+    std::vector<HostPlace> group = excess.standing_out(kStandsOutRatio);
+    if (group.size() > kMostLateWorkers) group.resize(kMostLateWorkers);
+    std::optional<CauseRemoval> found = group.empty() ? std::nullopt : without_delays_of(group, delays);
+    if (!found || !basis_.stands_for(*found, whole)) return std::nullopt;
+    for (std::size_t i = group.size(); i-- > 0 && group.size() > 2;) {
+      std::vector<HostPlace> fewer = group;
+      fewer.erase(fewer.begin() + static_cast<std::ptrdiff_t>(i));
+      auto without_one = without_delays_of(fewer, delays);
+      if (!without_one || !basis_.stands_for(*without_one, whole)) continue;
+      group = std::move(fewer);
+      found = std::move(without_one);
+    }
+    return found;
+  }
+
+  std::optional<CauseRemoval> without_delays_of(const std::vector<HostPlace>& group, const UnexplainedDelays& delays) {
+    JobEdit edit(what_if_);
+    for (HostPlace place : group) {
+      repair_launch_delays_of(edit, what_if_, explained_, delays, static_cast<std::size_t>(place.dp_rank),
+                              static_cast<std::size_t>(place.stage));
+    }
+    return replayed(removal_of("host_launch_delay", group), edit.scenario(), basis_.recorded_step_ns);
+  }
+
+  std::optional<CauseRemoval> worker_with_most_delay(const UnexplainedDelays& delays) {
     std::vector<std::pair<double, HostPlace>> candidates;
     for (std::size_t dp_rank = 0; dp_rank < what_if_.dp_size(); ++dp_rank) {
       for (std::size_t stage = 0; stage < what_if_.pp_size(); ++stage) {
@@ -297,10 +384,7 @@ class HostCauses {
     std::optional<CauseRemoval> best;
     for (std::size_t i = 0; i < count && candidates[i].first > 0; ++i) {
       const HostPlace place = candidates[i].second;
-      JobEdit edit(what_if_);
-      repair_launch_delays_of(edit, what_if_, explained_, delays, static_cast<std::size_t>(place.dp_rank),
-                              static_cast<std::size_t>(place.stage));
-      auto removal = replayed(removal_at("host_launch_delay", place), edit.scenario(), basis_.recorded_step_ns);
+      auto removal = without_delays_of({place}, delays);
       if (!removal) return best;
       if (!best || basis_.gain_ns(*removal) > basis_.gain_ns(*best)) best = std::move(removal);
     }

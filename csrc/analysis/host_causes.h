@@ -14,8 +14,8 @@ namespace smon_rt::analysis {
 
 /// What the host costs: `gc`, `data_loading`, `checkpoint` (those that occur; gc always), each the job as recorded
 /// where that work takes no time, nor the launch delays that it explains; and `host_launch_delay`, without the delays
-/// that nothing explains. With the place where one alone gives back 80 % of that: a worker (dp_rank, stage) or the
-/// workers of a dp rank (dp_rank).
+/// that nothing explains. With the place where one alone gives back 80 % of that: a worker (dp_rank, stage), the workers
+/// of a dp rank (dp_rank), or several workers that have much more of it than is usual (`workers`).
 ///
 /// A worker's launch delays are those beyond its peers', the other workers of its stage (the other stages with one dp
 /// rank), kind by kind. Where they give back half of all or more, but not 80 %, there are two causes of that name: the
@@ -27,7 +27,7 @@ std::vector<CauseRemoval> host_causes(const WhatIf& what_if, std::span<const Exp
                                       const CauseBasis& basis, ReplayCounter& counter);
 
 /// At most; how many it takes depends on what it finds.
-inline constexpr int kHostCauseReplays = 3 * 3 + 3;
+inline constexpr int kHostCauseReplays = 3 * 4 + 3 + 5;
 
 /// Some workers: all, those of a dp rank, or one.
 struct HostPlace {

@@ -116,6 +116,9 @@ py::list to_list(const std::vector<CauseRemoval>& causes) {
     entry["stage"] = cause.stage;
     entry["peer_stage"] = cause.peer_stage;
     entry["workers"] = to_list(cause.workers);
+    py::list links;
+    for (const CauseLink& link : cause.links) links.append(py::make_tuple(link.dp_rank, link.stage, link.peer_stage));
+    entry["links"] = links;
     for (const auto& [name, value] : cause.detail) detail[py::str(name)] = value;
     entry["detail"] = detail;
     entry["step_s"] = to_seconds(cause.step_ns);

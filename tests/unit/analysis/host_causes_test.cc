@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
 #include <utility>
@@ -86,6 +87,39 @@ TEST(HostCauses, LoadingOfDataTakesWhatWaitedForItWithIt) {
   EXPECT_DOUBLE_EQ(job.gain_us(found[0]), 20);
   ASSERT_EQ(job.of("host_launch_delay").size(), 1u);
   EXPECT_DOUBLE_EQ(job.gain_us(job.of("host_launch_delay")[0]), 0);
+}
+
+TEST(HostCauses, SeveralWorkersThatTakeTurnsHaveTheirPlaces) {
+  IdRows made;
+  for (int step = 0; step < 4; ++step) {
+    std::vector<int> ready_us = {0, 0, 0, 0};
+    const int late = step % 2 == 0 ? 1 : 3;
+    ready_us[static_cast<std::size_t>(late)] = 20;
+    add_step(made, step, ready_us, {0, 0, 0, 0});
+    made.add({late, 0, step}, Kind::kDataLoading, 0, 20);
+  }
+  const HostJob job(made.rows, layout_of(4, 1));
+  ASSERT_EQ(job.of("data_loading").size(), 1u);
+  CauseRemoval found = job.of("data_loading")[0];
+  std::sort(found.workers.begin(), found.workers.end());
+  EXPECT_EQ(found.workers, (std::vector<std::pair<std::size_t, std::size_t>>{{1, 0}, {3, 0}}));
+  EXPECT_EQ(found.stage, 0);
+  EXPECT_DOUBLE_EQ(job.gain_us(found), 20);
+}
+
+TEST(HostCauses, SeveralLateWorkersHaveTheirPlaces) {
+  IdRows made;
+  for (int step = 0; step < 3; ++step) {
+    std::vector<int> late_us(6, 0);
+    late_us[static_cast<std::size_t>(2 * step)] = 40;
+    add_step(made, step, {0, 0, 0, 0, 0, 0}, late_us);
+  }
+  const HostJob job(made.rows, layout_of(6, 1));
+  ASSERT_EQ(job.of("host_launch_delay").size(), 1u);
+  CauseRemoval found = job.of("host_launch_delay")[0];
+  std::sort(found.workers.begin(), found.workers.end());
+  EXPECT_EQ(found.workers, (std::vector<std::pair<std::size_t, std::size_t>>{{0, 0}, {2, 0}, {4, 0}}));
+  EXPECT_DOUBLE_EQ(job.gain_us(found), 40);
 }
 
 TEST(HostCauses, WhatAllWaitForHasNoPlace) {
