@@ -15,6 +15,7 @@ import pytest
 
 from smon_rt import _analysis
 from smon_rt.analysis import Report, analyze
+from smon_rt.analysis.engine import ask_engine
 from smon_rt.cli import run
 from smon_rt.errors import QuestionError
 from smon_rt.report.json_output import answer_schema
@@ -227,6 +228,19 @@ def test_the_engine_refuses_parts_of_questions_that_it_does_not_know(
     source = analyze(trace).source
     with pytest.raises(error, match=words):
         _analysis.what_if(source.trace.ops, source.trace.recorded_sizes(), [parts])
+
+
+def test_a_long_draw_is_ended_within_it(trace: str) -> None:
+    asked = []
+
+    def interrupt(done: int, total: int) -> None:
+        asked.append((done, total))
+        if len(asked) == 4:
+            raise KeyboardInterrupt  # as a signal's handler does, which has its turn at the same places
+
+    with pytest.raises(KeyboardInterrupt):
+        ask_engine(analyze(trace).source.trace, [{"dp_count": 12}], interrupt)
+    assert asked == [(1, 1)] * 4
 
 
 def test_a_job_of_one_worker_has_no_peers(tmp_path: Path) -> None:
