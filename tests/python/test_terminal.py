@@ -12,7 +12,7 @@ import pytest
 from smon_rt.analysis import units
 from smon_rt.analysis.report import Report
 from smon_rt.report.tables import all_tables
-from smon_rt.report.terminal import plain_table, print_heading, print_headline, print_report
+from smon_rt.report.terminal import plain_table, print_heading, print_headline, print_report, print_text
 from tests.python.report_fixtures import make_raw, make_trace
 
 
@@ -56,6 +56,17 @@ def test_a_terminal_gets_colours_and_all_lines(monkeypatch: pytest.MonkeyPatch) 
     text = re.sub(r"\x1b\[[0-9;]*m", "", stream.getvalue())
     for line in report.verdict.text.splitlines():
         assert line.split(maxsplit=1)[1] in text
+
+
+def test_a_command_is_not_broken_on_a_narrow_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "70")
+    command = f"smon export {'a/' * 40}trace --format perfetto --ideal -o trace.pftrace  (the timelines)"
+    stream = Terminal()
+    print_text(f"slowdown {'word ' * 30}\nnext     {command}\n         and more", [], stream=stream)
+    lines = re.sub(r"\x1b\[[0-9;]*m", "", stream.getvalue()).splitlines()
+    assert f"next     {command}" in lines
+    assert [line.rstrip() for line in lines][-1] == "         and more"
+    assert max(len(line.rstrip()) for line in lines if "word" in line) <= 70
 
 
 def test_a_stream_that_lacks_a_character_is_no_error() -> None:

@@ -191,7 +191,7 @@ class ArtifactExport:
             worker.ops = worker.ops.take(keep)
             worker.start_ns, worker.duration_ns = worker.start_ns[keep], worker.duration_ns[keep]
         if dropped:
-            self.left_out.append(f"{dropped:,} gc spans, which are not in every step alike")
+            self.left_out.append(f"{dropped:,} gc spans, which are not in every step alike (the file cannot show gc)")
 
     def _complete_steps(self, job: JobTrace) -> Array:
         """Steps in which each worker has the ops that its stage has in most steps."""

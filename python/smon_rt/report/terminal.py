@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 
 _NARROWEST_COLUMNS = 60
+#: Lines that begin so are there to be copied.
+_COMMAND = "smon "
 
 
 def print_report(report: Report, *, stream: TextIO | None = None, with_tables: bool = True) -> None:
@@ -87,13 +89,19 @@ def _print_rich(text: str, tables: Sequence[Table], stream: TextIO, headline_sty
     console = Console(file=stream, highlight=False)
     # Some terminals claim no width at all; on a narrow one its own wrapping reads better than a letter a line.
     console.width = max(console.width, _NARROWEST_COLUMNS)
-    verdict = RichTable.grid(padding=(0, 1))
-    verdict.add_column(style="bold", no_wrap=True)
-    verdict.add_column(overflow="fold")
-    for index, line in enumerate(text.splitlines()):
-        label, _, words = line.partition(" ")
-        verdict.add_row(label, Text(words.strip(), style=headline_style if index == 0 else ""))
-    console.print(verdict)
+    lines = [line.partition(" ") for line in text.splitlines()]
+    width = max((len(label) for label, _, _ in lines), default=0)
+    for index, (label, _, words) in enumerate(lines):
+        words = words.strip()
+        if words.startswith(_COMMAND):
+            # Wrapped by the terminal alone: a line break of ours would be copied with it.
+            console.print(Text.assemble((f"{label:<{width}} ", "bold"), words), soft_wrap=True)
+            continue
+        row = RichTable.grid(padding=(0, 1))
+        row.add_column(style="bold", no_wrap=True, min_width=width)
+        row.add_column(overflow="fold")
+        row.add_row(label, Text(words, style=headline_style if index == 0 else ""))
+        console.print(row)
     for table in tables:
         _print_rich_table(console, table)
 
