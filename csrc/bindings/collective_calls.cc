@@ -4,13 +4,17 @@
 #include <cstddef>
 
 #include "bindings/collective_hooks.h"
+#include "bindings/collective_issue.h"
 #include "bindings/collective_table.h"
 #include "bindings/python_reference.h"
 #include "bindings/recorded_method.h"
 #include "bindings/runtime_arguments.h"
 #include "bindings/runtime_calls.h"
+#include "bindings/thread_state.h"
 #include "bindings/torch_attributes.h"
 #include "bindings/torch_caller.h"
+#include "bindings/torch_layout.h"
+#include "bindings/transfer_labels.h"
 
 namespace smon_rt::bindings {
 
@@ -95,7 +99,7 @@ PyObject* expect_transfer_call(PyObject*, PyObject* const* args, Py_ssize_t coun
   const long chunk = PyLong_AsLong(args[3]);
   if (PyErr_Occurred() != nullptr) return nullptr;
   const Label label{static_cast<int>(kind), static_cast<std::int16_t>(microbatch), static_cast<std::int16_t>(chunk)};
-  expect_transfer(place_of(args[0]), is_send_of(kind), label);
+  expect_transfer(place_of(args[0]), identity_of(args[0]), is_send_of(kind), label);
   Py_RETURN_NONE;
 }
 
@@ -106,12 +110,15 @@ PyObject* take_transfer_call(PyObject*, PyObject* const* args, Py_ssize_t count)
   return Py_BuildValue("(iii)", label.kind, static_cast<int>(label.microbatch), static_cast<int>(label.chunk));
 }
 
-PyObject* wait_for_work(const RecordedMethod& method, PyObject* const* args, std::size_t count_and_flag,
-                        PyObject* kwnames) {
+[[gnu::hot]] PyObject* wait_for_work(const RecordedMethod& method, PyObject* const* args, std::size_t count_and_flag,
+                                     PyObject* kwnames) {
   const bool has_work = PyVectorcall_NARGS(count_and_flag) > 0;
-  const smon_token token = has_work ? take_awaited(reinterpret_cast<std::uintptr_t>(args[0])) : 0;
+  smon_token token = 0;
+  if (has_work && has_awaited())
+    token = take_awaited(reinterpret_cast<std::uintptr_t>(args[0]), key_of_work_object(args[0]));
   PyObject* result = call_original(method, args, count_and_flag, kwnames);
-  if (has_work) let_go_of_last_work(args[0]);
+  // This thread has waited for it, so its caller has got it.
+  if (has_work && t_thread.last_work == args[0]) keep_last_work(nullptr);
   if (token == 0) return result;
   if (result != nullptr) {
     end_operation(token, SMON_TIME_WAIT_RETURN, 0);
@@ -171,6 +178,15 @@ std::uintptr_t place_of(PyObject* tensor) {
   return place != 0 ? place : reinterpret_cast<std::uintptr_t>(tensor);
 }
 
+std::uintptr_t identity_of(PyObject* tensor) {
+  const Reference address(PyObject_GetAttr(tensor, g_names.cdata));
+  std::uintptr_t identity = 0;
+  if (address) identity = static_cast<std::uintptr_t>(PyLong_AsUnsignedLongLongMask(address.get()));
+  if (PyErr_Occurred() == nullptr) return identity;
+  PyErr_Clear();
+  return 0;
+}
+
 PyMethodDef* collective_calls() {
   return g_calls;
 }
@@ -179,9 +195,11 @@ bool set_up_collectives(PyObject* module) {
   g_names.nbytes = PyUnicode_InternFromString("nbytes");
   g_names.is_cpu = PyUnicode_InternFromString("is_cpu");
   g_names.data_ptr = PyUnicode_InternFromString("data_ptr");
+  g_names.cdata = PyUnicode_InternFromString("_cdata");
   g_names.register_group = PyUnicode_InternFromString("register");
   return g_names.nbytes != nullptr && g_names.is_cpu != nullptr && g_names.data_ptr != nullptr &&
-         g_names.register_group != nullptr && set_up_hooks(module) && set_up_methods(module);
+         g_names.cdata != nullptr && g_names.register_group != nullptr && set_up_hooks(module) &&
+         set_up_methods(module);
 }
 
 }  // namespace smon_rt::bindings

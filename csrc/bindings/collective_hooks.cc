@@ -1,8 +1,8 @@
 // The hooks of process groups: torch calls one before it issues an operation, one after that. Python's part is what
 // happens seldom: names of communicators, gradients reduced by hand, futures (integrations/torch/collectives.py).
 //
-// What torch hands over is an object whose attributes are costly (its `name` takes a microsecond), so only what is
-// needed is read, and what a call site of torch's own file issues is read once.
+// A training step issues dozens of operations, and most steps are not sampled: of these no more is found out than what
+// the table of open spans shows, the short way as far as torch_layout.h reads torch's arguments.
 
 #include "bindings/collective_hooks.h"
 
@@ -11,11 +11,14 @@
 #include <new>
 #include <utility>
 
+#include "bindings/collective_issue.h"
 #include "bindings/collective_table.h"
 #include "bindings/forward_state.h"
 #include "bindings/python_reference.h"
+#include "bindings/thread_state.h"
 #include "bindings/torch_attributes.h"
-#include "bindings/torch_caller.h"
+#include "bindings/torch_layout.h"
+#include "bindings/transfer_labels.h"
 
 namespace smon_rt::bindings {
 
@@ -23,164 +26,89 @@ namespace {
 
 constexpr std::uint16_t kNotWaited = 1U << 9;  // of span_flag in format/span.h
 
-std::atomic<std::uint32_t> g_recording{0};  // 0: hooks do not act
-std::atomic<bool> g_must_look{false};
-
-/// One process group.
-struct Hooks {
-  PyObject_HEAD PyObject* group;         // of groups.py
-  std::atomic<std::uint32_t> recording;  // that comm_id is of
-  std::atomic<std::uint16_t> comm_id;
-  int rank;
-  Py_ssize_t member_count;
-  std::int32_t* members;
-};
-
-/// Kinds that an integration says operations of this thread have: a byte each, or nullptr.
-thread_local PyObject* t_kinds = nullptr;
-
-bool add_bytes(const Reference& tensors, std::uint64_t& bytes) {
-  const Py_ssize_t count = PyList_Check(tensors.get()) ? PyList_GET_SIZE(tensors.get()) : 0;
-  for (Py_ssize_t i = 0; i < count; ++i) {
-    long long value;
-    const Reference size(PyObject_GetAttr(PyList_GET_ITEM(tensors.get(), i), names().nbytes));
-    if (!read_number(size.get(), value)) return false;
-    bytes += static_cast<std::uint64_t>(value);
-  }
-  return true;
+/// From here to its other hook it is its thread's.
+void keep_in_thread(const Hooks* hooks, std::int64_t op_id, const Begun& begun, std::uint32_t recording) {
+  Issued& place = t_thread.issued;
+  if (place.begun.token != 0 && place.recording == recording) [[unlikely]]
+    keep_issued(place.group, place.op_id, place.begun);
+  place = {hooks, op_id, begun, recording};
 }
 
-/// A transfer that nobody has explained: towards higher ranks is forward. Both sides find the same.
-int direction(std::int32_t rank, std::int32_t peer, bool is_send) {
-  const bool is_forward = is_send ? rank < peer : peer < rank;
-  if (is_forward) return is_send ? SMON_FORWARD_SEND : SMON_FORWARD_RECV;
-  return is_send ? SMON_BACKWARD_SEND : SMON_BACKWARD_RECV;
+/// Of an operation that has been issued; a token of 0: none was begun.
+Begun take_from_thread(const Hooks* hooks, std::int64_t op_id) {
+  Issued& place = t_thread.issued;
+  if (place.group != hooks || place.op_id != op_id || place.begun.token == 0) return take_issued(hooks, op_id);
+  const Begun begun = place.begun;
+  place.begun.token = 0;
+  return place.recording == g_counts.recording.load(std::memory_order_relaxed) ? begun : Begun{};
 }
 
-/// What one call of the hook finds out.
-struct Issue {
-  Issue(Hooks* of_group, PyObject* of_torch) : hooks(of_group), args(of_torch) {}
-
-  Hooks* hooks;
-  PyObject* args;
-  Caller caller;
-  std::size_t number = 0;
-  Operation operation;
-  Reference tensors;
-  int kind = SMON_COLLECTIVE;
+/// A transfer in a step that is not sampled, without a word of Python. False: it is something else, and nothing has
+/// been done. Who issues it is not asked: it only tells what else than its wait can end it.
+bool begin_transfer(Hooks* hooks, PyObject* args, std::uint32_t recording) {
+  const PreHookArgs* read = read_before(args);
+  if (read == nullptr || hooks->recording.load(std::memory_order_acquire) != recording) return false;
+  const Operation* operation = find_operation(read->name);
+  if (operation == nullptr || !operation->is_p2p || smon_is_sampled() != 0) return false;
   smon_span_ids ids = SMON_NO_IDS;
-  Begun begun;
-};
-
-bool find_transfer(Issue& issue) {
-  long long root;
-  if (!read_number(get(torch().root, issue.args).get(), root)) return false;
-  const Hooks& hooks = *issue.hooks;
-  if (root >= 0 && root < hooks.member_count) issue.ids.peer = hooks.members[root];
-  PyObject* tensor = first_of(issue.tensors);
+  ids.comm_id = hooks->comm_id.load(std::memory_order_relaxed);
+  ids.peer = hooks->member(read->root);
+  int kind;
   Label label;
-  if (tensor != nullptr && has_transfers() && take_transfer(place_of(tensor), issue.operation.is_send, label)) {
-    issue.kind = label.kind;
-    issue.ids.microbatch = label.microbatch;
-    issue.ids.chunk = label.chunk;
-  } else if (t_kinds == nullptr) {
-    const std::int32_t rank = hooks.rank < hooks.member_count ? hooks.members[hooks.rank] : -1;
-    issue.kind = direction(rank, issue.ids.peer, issue.operation.is_send);
+  if (has_transfers()) {
+    if (!take_transfer_of(reinterpret_cast<std::uintptr_t>(read->first_tensor()), operation->is_send, label))
+      return false;  // its data may still be known
+    kind = label.kind;
+    ids.microbatch = label.microbatch;
+    ids.chunk = label.chunk;
+  } else if (t_thread.kinds == nullptr) {
+    kind = direction(hooks->rank, ids.peer, operation->is_send);
+  } else {
+    kind = said_kind(read->name);
   }
+  close_forward(0);
+  Begun begun;
+  begun.is_unsampled = true;
+  begun.token = begin_operation(kind, ids);
+  if (begun.token != 0) keep_in_thread(hooks, read->op_id, begun, recording);
   return true;
 }
 
-/// Whether a reduction is one of gradients: see gradients.py.
-bool find_reduction(Issue& issue) {
-  bool is_in;
-  bool is_reduction = false;
-  if (!read_is_in_backward(is_in)) return false;
-  if (is_in) {
-    const bool is_engine = issue.caller.origin() == Origin::kEngine;
-    is_reduction = is_engine || (issue.caller.origin() == Origin::kPython && issue.caller.is_called_by_hook());
-    if (is_engine && !Reference(PyObject_CallNoArgs(torch().reduction_began))) return false;
-  } else if (g_must_look.load(std::memory_order_relaxed) && issue.caller.origin() == Origin::kPython) {
-    if (!issue.tensors) issue.tensors = tensors_of(issue.args);
-    if (!issue.tensors) return false;
-    const Reference found(PyObject_CallOneArg(torch().are_gradients, issue.tensors.get()));
-    if (!found) return false;
-    is_reduction = found.get() == Py_True;
-  }
-  if (is_reduction) issue.kind = issue.operation.reduces_to;
-  return true;
-}
-
-bool find_kind(Issue& issue) {
-  if (t_kinds != nullptr && issue.number < static_cast<std::size_t>(PyBytes_GET_SIZE(t_kinds))) {
-    issue.kind = static_cast<unsigned char>(PyBytes_AS_STRING(t_kinds)[issue.number]);
-  }
-  if (issue.operation.is_p2p) return find_transfer(issue);
-  return t_kinds != nullptr || issue.operation.reduces_to == 0 || find_reduction(issue);
-}
-
-/// Its number in the running recording, asked of Python at the first operation in it.
-bool find_communicator(Issue& issue, std::uint32_t recording) {
-  Hooks& hooks = *issue.hooks;
-  if (hooks.recording.load(std::memory_order_acquire) != recording) {
-    long long id;
-    if (!read_number(Reference(PyObject_CallMethodNoArgs(hooks.group, names().register_group)).get(), id)) return false;
-    hooks.comm_id.store(static_cast<std::uint16_t>(id), std::memory_order_relaxed);
-    hooks.recording.store(recording, std::memory_order_release);  // pairs with the acquire above
-  }
-  issue.ids.comm_id = hooks.comm_id.load(std::memory_order_relaxed);
-  return true;
-}
-
-/// What the end will be found by, for an operation that Python does not wait for by itself.
-bool find_result(Issue& issue) {
-  issue.begun.origin = issue.caller.origin();
-  if (issue.begun.origin == Origin::kPython) return true;
-  PyObject* tensor = first_of(issue.tensors);
-  if (tensor == nullptr) return true;
-  const Reference is_cpu(PyObject_GetAttr(tensor, names().is_cpu));
-  if (!is_cpu) return false;
-  issue.begun.is_on_cpu = is_cpu.get() == Py_True;
-  if (issue.begun.origin != Origin::kFunctional) return true;
-  const Reference outputs = get(torch().output_tensors, issue.args);
-  if (!outputs) return false;
-  PyObject* output = first_of(outputs);
-  issue.begun.address = place_of(output != nullptr ? output : tensor);
-  return true;
-}
-
-bool begin(Hooks* hooks, PyObject* args, std::uint32_t recording) {
+[[gnu::noinline]] bool begin_any(Hooks* hooks, PyObject* args, std::uint32_t recording) {
+  prove_before(args);
   Issue issue(hooks, args);
-  if (!read_operation(args, issue.caller, issue.number, issue.operation)) return false;
+  if (!find_out(issue, recording)) return false;
   if (!issue.operation.is_known) return true;
   close_forward(0);
-  // In a step that is not sampled nobody reads how much was sent.
-  const bool is_sampled = smon_is_sampled() != 0;
-  if (is_sampled || issue.caller.origin() != Origin::kPython || (issue.operation.is_p2p && has_transfers())) {
-    issue.tensors = tensors_of(args);
-    if (!issue.tensors) return false;
-  }
-  if (!find_communicator(issue, recording) || !find_kind(issue) || !find_result(issue)) return false;
-  if (is_sampled && !add_bytes(issue.tensors, issue.ids.payload_bytes)) return false;
-  long long op_id;
-  if (!read_number(get(torch().op_id, args).get(), op_id)) return false;
   issue.begun.token = begin_operation(issue.kind, issue.ids);
-  if (issue.begun.token != 0) keep_issued(hooks, static_cast<std::uint64_t>(op_id), issue.begun);
+  if (issue.begun.token != 0) keep_in_thread(hooks, issue.op_id, issue.begun, recording);
   return true;
 }
 
-PyObject* before(PyObject* object, PyObject* args) {
-  const std::uint32_t recording = g_recording.load(std::memory_order_relaxed);
-  if (recording != 0 && torch().failed != nullptr && !begin(reinterpret_cast<Hooks*>(object), args, recording) &&
-      !swallow_error())
+/// Whatever it is that hooks raise goes no further, an interrupt excepted.
+[[gnu::noinline]] PyObject* begin_or_swallow(PyObject* object, PyObject* args, std::uint32_t recording) {
+  if (torch().failed != nullptr && !begin_any(reinterpret_cast<Hooks*>(object), args, recording) && !swallow_error())
     return nullptr;
   Py_RETURN_NONE;
 }
 
-bool issued(Hooks* hooks, PyObject* args) {
-  long long op_id;
-  if (!read_number(get(torch().post_op_id, args).get(), op_id)) return false;
-  const Begun begun = take_issued(hooks, static_cast<std::uint64_t>(op_id));
-  if (begun.token == 0) return true;
+[[gnu::hot]] PyObject* before(PyObject* object, PyObject* args) {
+  const std::uint32_t recording = g_counts.recording.load(std::memory_order_relaxed);
+  if (recording != 0 && !begin_transfer(reinterpret_cast<Hooks*>(object), args, recording))
+    return begin_or_swallow(object, args, recording);
+  Py_RETURN_NONE;
+}
+
+/// What ends it is found by what torch has of its work: so nothing of Python is made for it, and nothing kept.
+void issued_unsampled(const Begun& begun, const PostHookArgs& read) {
+  if (read.work != nullptr) {
+    await(key_of_work(read.work), begun, nullptr);
+  } else {
+    end_operation(begun.token, SMON_TIME_HOST, 0);
+  }
+}
+
+[[gnu::noinline]] bool issued_any(const Begun& begun, PyObject* args) {
   const Reference work = get(torch().work, args);
   bool is_coalesced = false;
   if (work && work.get() == Py_None) {
@@ -194,8 +122,28 @@ bool issued(Hooks* hooks, PyObject* args) {
   return operation_issued(begun, work.get(), is_coalesced);
 }
 
-PyObject* after(PyObject* object, PyObject* args) {
-  if (has_issued() && !issued(reinterpret_cast<Hooks*>(object), args) && !swallow_error()) return nullptr;
+[[gnu::noinline]] bool issued_unread(Hooks* hooks, PyObject* args) {
+  prove_after(args);
+  long long op_id;
+  if (!read_number(get(torch().post_op_id, args).get(), op_id)) return false;
+  const Begun begun = take_from_thread(hooks, op_id);
+  return begun.token == 0 || issued_any(begun, args);
+}
+
+bool issued(Hooks* hooks, PyObject* args) {
+  const PostHookArgs* read = read_after(args);
+  if (read == nullptr) return issued_unread(hooks, args);
+  const Begun begun = take_from_thread(hooks, read->op_id);
+  if (begun.token == 0) return true;
+  if (!begun.is_unsampled) return issued_any(begun, args);
+  issued_unsampled(begun, *read);
+  return true;
+}
+
+[[gnu::hot]] PyObject* after(PyObject* object, PyObject* args) {
+  if ((t_thread.issued.begun.token != 0 || has_issued()) && !issued(reinterpret_cast<Hooks*>(object), args) &&
+      !swallow_error())
+    return nullptr;
   Py_RETURN_NONE;
 }
 
@@ -205,7 +153,7 @@ PyMethodDef g_after = {"after", &after, METH_O, "The operation has been issued."
 void delete_hooks(PyObject* object) {
   auto* hooks = reinterpret_cast<Hooks*>(object);
   PyTypeObject* type = Py_TYPE(object);
-  PyMem_Free(hooks->members);
+  if (hooks->members != hooks->few_members.data()) PyMem_Free(hooks->members);
   Py_XDECREF(hooks->group);
   PyObject_Free(object);
   Py_DECREF(type);
@@ -274,16 +222,19 @@ PyObject* make_collective_hooks(PyObject*, PyObject* const* args, Py_ssize_t cou
   new (&hooks->comm_id) std::atomic<std::uint16_t>(0);
   Py_INCREF(args[0]);
   hooks->group = args[0];
-  hooks->rank = static_cast<int>(rank);
+  hooks->members = hooks->few_members.data();
   hooks->member_count = PyList_GET_SIZE(args[2]);
-  hooks->members = static_cast<std::int32_t*>(
-      PyMem_Malloc(static_cast<std::size_t>(hooks->member_count + 1) * sizeof(std::int32_t)));
-  if (hooks->members == nullptr) return PyErr_NoMemory();
+  const auto count_of_members = static_cast<std::size_t>(hooks->member_count);
+  if (count_of_members > hooks->few_members.size()) {
+    hooks->members = static_cast<std::int32_t*>(PyMem_Malloc(count_of_members * sizeof(std::int32_t)));
+    if (hooks->members == nullptr) return PyErr_NoMemory();
+  }
   for (Py_ssize_t i = 0; i < hooks->member_count; ++i) {
     const long member = PyLong_AsLong(PyList_GET_ITEM(args[2], i));
     if (member == -1 && PyErr_Occurred() != nullptr) return nullptr;
     hooks->members[i] = static_cast<std::int32_t>(member);
   }
+  hooks->rank = hooks->member(rank);
   const Reference first(PyCFunction_New(&g_before, owner.get()));
   const Reference second(PyCFunction_New(&g_after, owner.get()));
   return first && second ? PyTuple_Pack(2, first.get(), second.get()) : nullptr;
@@ -292,12 +243,7 @@ PyObject* make_collective_hooks(PyObject*, PyObject* const* args, Py_ssize_t cou
 PyObject* act_on_collectives(PyObject*, PyObject* recording) {
   const unsigned long number = PyLong_AsUnsignedLong(recording);
   if (PyErr_Occurred() != nullptr) return nullptr;
-  g_recording.store(static_cast<std::uint32_t>(number));
-  Py_RETURN_NONE;
-}
-
-PyObject* set_must_look(PyObject*, PyObject* must_look) {
-  g_must_look.store(must_look == Py_True, std::memory_order_relaxed);
+  g_counts.recording.store(static_cast<std::uint32_t>(number));
   Py_RETURN_NONE;
 }
 
@@ -307,12 +253,13 @@ PyObject* exchange_kinds(PyObject*, PyObject* kinds) {
   }
   PyObject* given = kinds == Py_None ? nullptr : kinds;
   Py_XINCREF(given);
-  PyObject* before = std::exchange(t_kinds, given);
+  PyObject* before = std::exchange(t_thread.kinds, given);
   if (before == nullptr) Py_RETURN_NONE;
   return before;
 }
 
 bool set_up_hooks(PyObject* module) {
+  set_up_table();
   g_hooks_type = reinterpret_cast<PyTypeObject*>(PyType_FromModuleAndSpec(module, &g_hooks_spec, nullptr));
   torch().dropped = PyCFunction_New(&g_dropped, nullptr);
   torch().graph_task = Py_None;

@@ -11,8 +11,6 @@ namespace smon_rt::bindings {
 PyObject* make_collective_hooks(PyObject* module, PyObject* const* args, Py_ssize_t count);
 /// Number of the recording that hooks act in; 0: they do not.
 PyObject* act_on_collectives(PyObject* module, PyObject* recording);
-/// A backward pass has ended, and no optimizer has stepped since: reductions may be of gradients.
-PyObject* set_must_look(PyObject* module, PyObject* must_look);
 /// Gives kinds to the operations that this thread issues from here on, and returns what did before.
 PyObject* exchange_kinds(PyObject* module, PyObject* kinds);
 

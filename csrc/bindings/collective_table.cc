@@ -3,17 +3,21 @@
 #include <pthread.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <cstddef>
 #include <mutex>
 #include <new>
 #include <utility>
+#include <vector>
+
+#include "bindings/thread_state.h"
 
 namespace smon_rt::bindings {
 
 namespace {
 
-/// A job that has more works open within a step loses the oldest early; labels beyond it, that nobody took, go.
+/// A job that has more works open within a step loses the oldest early.
 constexpr std::size_t kMaxPending = 4096;
 constexpr std::uint16_t kOtherThread = 1U << 6;  // of span_flag in format/span.h
 constexpr std::uint16_t kNotWaited = 1U << 9;
@@ -25,15 +29,14 @@ constexpr std::uint32_t kCommunication = [] {
   return kinds;
 }();
 
-struct Issued {
+struct IssuedBefore {
   const void* group;
-  std::uint64_t op_id;
+  std::int64_t op_id;
   Begun begun;
   std::uint64_t step;
 };
 
 struct Awaited {
-  std::uintptr_t key;
   smon_token token;
   std::int64_t issued_ticks;
   PyObject* reference;  // owned
@@ -42,51 +45,31 @@ struct Awaited {
   bool is_reduction;
 };
 
-struct Transfer {
-  std::uintptr_t place;
-  bool is_send;
-  Label label;
-};
-
-/// All short: what is looked for is most often among the last.
-struct Table {
-  std::mutex lock;
+/// All short: what is looked for is most often among the last. Keys are apart from what they are of, so that a line of
+/// memory has eight of them.
+struct alignas(64) Table {
   std::vector<smon_token> own;  // open spans of operations
-  std::vector<Issued> issued;
+  std::vector<std::uintptr_t> keys;
   std::vector<Awaited> awaited;
-  std::vector<Transfer> transfers;
-  std::vector<PyObject*> left_by_threads;  // owned: last works of threads that have ended
   std::uint64_t step = 0;
+  Lock lock;
+  std::vector<IssuedBefore> issued;
+  std::mutex threads_lock;                 // of what threads that end leave, who have no GIL
+  std::vector<PyObject*> left_by_threads;  // owned: their last works
 };
 
-// Leaked: threads come here until the process is gone.
+Table* g_table = nullptr;  // leaked: threads come here until the process is gone
+
 Table& table() {
-  static Table* const table = [] {
-    auto* made = new Table;
-    // Never more than that, so nothing is allocated, and nothing thrown, in a step.
-    made->own.reserve(2 * kMaxPending);
-    made->issued.reserve(kMaxPending);
-    made->awaited.reserve(kMaxPending);
-    made->transfers.reserve(kMaxPending);
-    made->left_by_threads.reserve(kMaxPending);
-    // A thread that another one forks away while it is in here would stay in here for ever.
-    pthread_atfork(nullptr, nullptr, [] { new (&smon_rt::bindings::table().lock) std::mutex; });
-    return made;
-  }();
-  return *table;
+  return *g_table;
 }
 
-// Readable without the lock, so that what is not there costs nothing to look for.
-std::atomic<std::size_t> g_issued_count{0};
-std::atomic<std::size_t> g_awaited_count{0};
-std::atomic<std::size_t> g_address_count{0};
-std::atomic<std::size_t> g_transfer_count{0};
+using Guard = std::lock_guard<Lock>;
+using ThreadsGuard = std::lock_guard<std::mutex>;
 
-using Guard = std::lock_guard<std::mutex>;
-
-void publish(Table& table) {
-  g_issued_count.store(table.issued.size(), std::memory_order_relaxed);
-  g_awaited_count.store(table.awaited.size(), std::memory_order_relaxed);
+void publish(const Table& table) {
+  g_counts.issued.store(static_cast<std::uint32_t>(table.issued.size()), std::memory_order_relaxed);
+  g_counts.awaited.store(static_cast<std::uint32_t>(table.awaited.size()), std::memory_order_relaxed);
 }
 
 template <typename Vector, typename Predicate>
@@ -95,18 +78,40 @@ auto find_last(Vector& items, Predicate&& is_wanted) {
   return found == items.rend() ? items.end() : std::prev(found.base());
 }
 
-void forget_own(Table& table, smon_token token) {
+[[gnu::hot]] void forget_own(Table& table, smon_token token) {
   const auto found = find_last(table.own, [&](smon_token own) { return own == token; });
-  if (found != table.own.end()) table.own.erase(found);
+  if (found == table.own.end()) return;
+  *found = table.own.back();
+  table.own.pop_back();
 }
 
 /// Takes one out of the table. Its reference goes to the caller, who lets go of it without the lock.
-Awaited take(Table& table, std::vector<Awaited>::iterator at) {
-  const Awaited taken = *at;
-  table.awaited.erase(at);
-  if (taken.address != 0) g_address_count.fetch_sub(1, std::memory_order_relaxed);
+[[gnu::hot]] Awaited take(Table& table, std::size_t at) {
+  const Awaited taken = table.awaited[at];
+  table.awaited.erase(table.awaited.begin() + static_cast<std::ptrdiff_t>(at));
+  table.keys.erase(table.keys.begin() + static_cast<std::ptrdiff_t>(at));
+  if (taken.address != 0) g_counts.addresses.fetch_sub(1, std::memory_order_relaxed);
   publish(table);
   return taken;
+}
+
+constexpr std::size_t kNowhere = ~std::size_t{0};
+
+/// The last of two keys; 0 is none.
+[[gnu::hot]] std::size_t find_key(const Table& table, std::uintptr_t key, std::uintptr_t other_key) {
+  for (std::size_t i = table.keys.size(); i-- > 0;) {
+    if (table.keys[i] == key || (table.keys[i] == other_key && other_key != 0)) return i;
+  }
+  return kNowhere;
+}
+
+/// The last that is so.
+template <typename Predicate>
+std::size_t find_awaited(const Table& table, Predicate&& is_wanted) {
+  for (std::size_t i = table.awaited.size(); i-- > 0;) {
+    if (is_wanted(table.awaited[i])) return i;
+  }
+  return kNowhere;
 }
 
 void end_as_issued(Table& table, const Awaited& taken) {
@@ -117,7 +122,7 @@ void end_as_issued(Table& table, const Awaited& taken) {
 /// Ends all that `is_wanted`, one after the other: their references are let go of without the lock.
 template <typename Predicate, typename End>
 void end_each(Predicate&& is_wanted, End&& end) {
-  while (g_awaited_count.load(std::memory_order_relaxed) != 0) {
+  while (has_awaited()) {
     Awaited taken{};
     {
       Table& all = table();
@@ -125,7 +130,7 @@ void end_each(Predicate&& is_wanted, End&& end) {
       const auto found =
           std::find_if(all.awaited.begin(), all.awaited.end(), [&](const Awaited& one) { return is_wanted(all, one); });
       if (found == all.awaited.end()) return;
-      taken = take(all, found);
+      taken = take(all, static_cast<std::size_t>(found - all.awaited.begin()));
       end(all, taken);
     }
     Py_XDECREF(taken.reference);
@@ -133,20 +138,21 @@ void end_each(Predicate&& is_wanted, End&& end) {
 }
 
 /// At the end of a thread its last work is left to whoever holds the GIL next.
-struct LastWork {
-  PyObject* work = nullptr;
-  ~LastWork() {
+struct ThreadEnd {
+  bool is_watched = false;
+  ~ThreadEnd() {
+    PyObject* work = std::exchange(t_thread.last_work, nullptr);
     if (work == nullptr) return;
     Table& all = table();
-    const Guard guard(all.lock);
+    const ThreadsGuard guard(all.threads_lock);
     if (all.left_by_threads.size() < kMaxPending) all.left_by_threads.push_back(work);
   }
 };
-thread_local LastWork t_last_work;
+thread_local ThreadEnd t_end;
 
 }  // namespace
 
-smon_token begin_operation(int kind, const smon_span_ids& ids) {
+[[gnu::hot]] smon_token begin_operation(int kind, const smon_span_ids& ids) {
   const smon_token outer = smon_find_open(kCommunication);
   Table& all = table();
   const Guard guard(all.lock);
@@ -160,7 +166,7 @@ smon_token begin_operation(int kind, const smon_span_ids& ids) {
   return token;
 }
 
-void keep_issued(const void* group, std::uint64_t op_id, const Begun& begun) {
+void keep_issued(const void* group, std::int64_t op_id, const Begun& begun) {
   Table& all = table();
   const Guard guard(all.lock);
   if (all.issued.size() >= kMaxPending) {
@@ -172,10 +178,11 @@ void keep_issued(const void* group, std::uint64_t op_id, const Begun& begun) {
   publish(all);
 }
 
-Begun take_issued(const void* group, std::uint64_t op_id) {
+Begun take_issued(const void* group, std::int64_t op_id) {
   Table& all = table();
   const Guard guard(all.lock);
-  const auto found = find_last(all.issued, [&](const Issued& one) { return one.group == group && one.op_id == op_id; });
+  const auto found =
+      find_last(all.issued, [&](const IssuedBefore& one) { return one.group == group && one.op_id == op_id; });
   if (found == all.issued.end()) return {};
   const Begun begun = found->begun;
   all.issued.erase(found);
@@ -183,36 +190,41 @@ Begun take_issued(const void* group, std::uint64_t op_id) {
   return begun;
 }
 
-bool has_issued() {
-  return g_issued_count.load(std::memory_order_relaxed) != 0;
+namespace {
+
+/// Makes room for what comes under this key. References are let go of without the lock.
+[[gnu::noinline, gnu::cold]] void make_room(Table& all, std::size_t same, std::array<PyObject*, 2>& let_go) {
+  // One work of several operations, as of coalesced ones; or of another one that lay there, and is gone.
+  if (same != kNowhere) {
+    const Awaited taken = take(all, same);
+    end_as_issued(all, taken);
+    let_go[0] = taken.reference;
+  }
+  if (all.awaited.size() >= kMaxPending) {
+    const Awaited taken = take(all, 0);
+    end_as_issued(all, taken);
+    let_go[1] = taken.reference;
+  }
 }
 
-void await(std::uintptr_t key, const Begun& begun, PyObject* reference) {
-  const std::int64_t now_ticks = smon_ticks();
-  PyObject* let_go = nullptr;
-  PyObject* let_go_oldest = nullptr;
+}  // namespace
+
+[[gnu::hot]] void await(std::uintptr_t key, const Begun& begun, PyObject* reference) {
+  const std::int64_t now_ticks = begun.is_unsampled ? 0 : smon_ticks();
+  std::array<PyObject*, 2> let_go{};
   {
     Table& all = table();
     const Guard guard(all.lock);
-    // One work of several operations, as of coalesced ones; or of another one that lay there, and is gone.
-    const auto same = find_last(all.awaited, [&](const Awaited& one) { return one.key == key; });
-    if (same != all.awaited.end()) {
-      const Awaited taken = take(all, same);
-      end_as_issued(all, taken);
-      let_go = taken.reference;
-    }
-    if (all.awaited.size() >= kMaxPending) {
-      const Awaited taken = take(all, all.awaited.begin());
-      end_as_issued(all, taken);
-      let_go_oldest = taken.reference;
-    }
+    const std::size_t same = find_key(all, key, 0);
+    if (same != kNowhere || all.awaited.size() >= kMaxPending) [[unlikely]]
+      make_room(all, same, let_go);
+    all.keys.push_back(key);
     all.awaited.push_back(
-        {key, begun.token, now_ticks, reference, begun.address, all.step, begun.origin == Origin::kEngine});
-    if (begun.address != 0) g_address_count.fetch_add(1, std::memory_order_relaxed);
+        {begun.token, now_ticks, reference, begun.address, all.step, begun.origin == Origin::kEngine});
+    if (begun.address != 0) g_counts.addresses.fetch_add(1, std::memory_order_relaxed);
     publish(all);
   }
-  Py_XDECREF(let_go);
-  Py_XDECREF(let_go_oldest);
+  for (PyObject* one : let_go) Py_XDECREF(one);
 }
 
 std::uintptr_t make_key() {
@@ -222,14 +234,14 @@ std::uintptr_t make_key() {
 
 namespace {
 
-template <typename Predicate>
-smon_token take_awaited_if(Predicate&& is_wanted) {
+template <typename Find>
+smon_token take_found(Find&& find) {
   Awaited taken{};
   {
     Table& all = table();
     const Guard guard(all.lock);
-    const auto found = find_last(all.awaited, is_wanted);
-    if (found == all.awaited.end()) return 0;
+    const std::size_t found = find(all);
+    if (found == kNowhere) return 0;
     taken = take(all, found);
   }
   Py_XDECREF(taken.reference);
@@ -238,18 +250,19 @@ smon_token take_awaited_if(Predicate&& is_wanted) {
 
 }  // namespace
 
+[[gnu::hot]] smon_token take_awaited(std::uintptr_t key, std::uintptr_t other_key) {
+  if (!has_awaited()) return 0;
+  return take_found([&](const Table& all) { return find_key(all, key, other_key); });
+}
+
 smon_token take_awaited(std::uintptr_t key) {
-  if (g_awaited_count.load(std::memory_order_relaxed) == 0) return 0;
-  return take_awaited_if([&](const Awaited& one) { return one.key == key; });
+  return take_awaited(key, 0);
 }
 
 smon_token take_awaited_at(std::uintptr_t address) {
   if (address == 0 || !has_addresses()) return 0;
-  return take_awaited_if([&](const Awaited& one) { return one.address == address; });
-}
-
-bool has_addresses() {
-  return g_address_count.load(std::memory_order_relaxed) != 0;
+  return take_found(
+      [&](const Table& all) { return find_awaited(all, [&](const Awaited& one) { return one.address == address; }); });
 }
 
 void end_dropped(const PyObject* reference) {
@@ -257,15 +270,15 @@ void end_dropped(const PyObject* reference) {
   {
     Table& all = table();
     const Guard guard(all.lock);
-    const auto found = find_last(all.awaited, [&](const Awaited& one) { return one.reference == reference; });
-    if (found == all.awaited.end()) return;
+    const std::size_t found = find_awaited(all, [&](const Awaited& one) { return one.reference == reference; });
+    if (found == kNowhere) return;
     taken = take(all, found);
     end_as_issued(all, taken);
   }
   Py_XDECREF(taken.reference);
 }
 
-void end_operation(smon_token token, smon_time_source source, std::uint16_t flags) {
+[[gnu::hot]] void end_operation(smon_token token, smon_time_source source, std::uint16_t flags) {
   Table& all = table();
   const Guard guard(all.lock);
   forget_own(all, token);
@@ -287,35 +300,51 @@ void end_reductions() {
            });
 }
 
+namespace {
+
+/// What this thread issued last has failed, or is still being issued: it ages with the others.
+void give_up_place(std::uint32_t recording) {
+  const Issued issued = std::exchange(t_thread.issued, {});
+  if (issued.begun.token != 0 && issued.recording == recording) keep_issued(issued.group, issued.op_id, issued.begun);
+}
+
+PyObject* take_left_by_threads() {
+  Table& all = table();
+  const ThreadsGuard guard(all.threads_lock);
+  if (all.left_by_threads.empty()) return nullptr;
+  PyObject* left = all.left_by_threads.back();  // one a step: threads seldom end
+  all.left_by_threads.pop_back();
+  return left;
+}
+
+}  // namespace
+
 void end_unwaited() {
-  PyObject* left = nullptr;
+  give_up_place(g_counts.recording.load(std::memory_order_relaxed));
   {
     Table& all = table();
     const Guard guard(all.lock);
     ++all.step;
     // Those that raised: torch called no post-hook.
-    std::erase_if(all.issued, [&](const Issued& one) {
+    std::erase_if(all.issued, [&](const IssuedBefore& one) {
       if (one.step + 1 >= all.step) return false;
       forget_own(all, one.begun.token);
       smon_abort(one.begun.token);
       return true;
     });
     publish(all);
-    if (!all.left_by_threads.empty()) {  // one a step: threads seldom end
-      left = all.left_by_threads.back();
-      all.left_by_threads.pop_back();
-    }
   }
   end_each([](const Table& all, const Awaited& one) { return one.step + 1 < all.step; }, end_as_issued);
-  Py_XDECREF(left);
+  Py_XDECREF(take_left_by_threads());
   keep_last_work(nullptr);
 }
 
 void end_all_operations() {
+  give_up_place(t_thread.issued.recording);  // hooks act in none any more
   {
     Table& all = table();
     const Guard guard(all.lock);
-    for (const Issued& one : all.issued) smon_abort(one.begun.token);
+    for (const IssuedBefore& one : all.issued) smon_abort(one.begun.token);
     all.issued.clear();
     publish(all);
   }
@@ -328,45 +357,26 @@ void end_all_operations() {
   keep_last_work(nullptr);
 }
 
-void expect_transfer(std::uintptr_t place, bool is_send, const Label& label) {
-  Table& all = table();
-  const Guard guard(all.lock);
-  if (all.transfers.size() >= kMaxPending) all.transfers.erase(all.transfers.begin());
-  all.transfers.push_back({place, is_send, label});
-  g_transfer_count.store(all.transfers.size(), std::memory_order_relaxed);
-}
-
-bool take_transfer(std::uintptr_t place, bool is_send, Label& label) {
-  Table& all = table();
-  const Guard guard(all.lock);
-  const auto found = std::find_if(all.transfers.begin(), all.transfers.end(),
-                                  [&](const Transfer& one) { return one.place == place && one.is_send == is_send; });
-  if (found == all.transfers.end()) return false;
-  label = found->label;
-  all.transfers.erase(found);
-  g_transfer_count.store(all.transfers.size(), std::memory_order_relaxed);
-  return true;
-}
-
-bool has_transfers() {
-  return g_transfer_count.load(std::memory_order_relaxed) != 0;
-}
-
-void clear_transfers() {
-  if (!has_transfers()) return;
-  Table& all = table();
-  const Guard guard(all.lock);
-  all.transfers.clear();
-  g_transfer_count.store(0, std::memory_order_relaxed);
-}
-
 void keep_last_work(PyObject* work) {
+  if (work != nullptr) t_end.is_watched = true;
   Py_XINCREF(work);
-  Py_XDECREF(std::exchange(t_last_work.work, work));
+  Py_XDECREF(std::exchange(t_thread.last_work, work));
 }
 
-void let_go_of_last_work(const PyObject* work) {
-  if (t_last_work.work == work) keep_last_work(nullptr);
+void set_up_table() {
+  if (g_table != nullptr) return;
+  g_table = new Table;
+  // Never more than that, so nothing is allocated, and nothing thrown, in a step.
+  g_table->own.reserve(2 * kMaxPending);
+  g_table->keys.reserve(kMaxPending);
+  g_table->awaited.reserve(kMaxPending);
+  g_table->issued.reserve(kMaxPending);
+  g_table->left_by_threads.reserve(kMaxPending);
+  // A thread that another one forks away while it is in here would stay in here for ever.
+  pthread_atfork(nullptr, nullptr, [] {
+    new (&g_table->lock) Lock;
+    new (&g_table->threads_lock) std::mutex;
+  });
 }
 
 }  // namespace smon_rt::bindings

@@ -2,16 +2,17 @@
 
 #include <Python.h>
 
+#include <atomic>
 #include <cstdint>
-#include <vector>
+#include <mutex>
 
 #include "api/smon_rt.h"
 
-// Operations of process groups that are under way, from their issue to the return of the wait for them, and what is
-// known ahead of transfers. The hooks of integrations/torch/collectives.py fill it; docs/torch.md says what ends what.
+// Operations of process groups that are under way, from their issue to the return of the wait for them. The hooks of
+// integrations/torch/collectives.py fill it; docs/torch.md says what ends what.
 //
 // Threading: any thread that may call Python. One lock, held over plain memory and calls of smon_rt.h alone: never
-// while Python code could run, which might come back here.
+// while Python code could run, which might come back here. Where there is a GIL, it is the lock.
 
 namespace smon_rt::bindings {
 
@@ -25,24 +26,31 @@ struct Begun {
   std::uintptr_t address = 0;  // where the result of a functional collective lies
   Origin origin = Origin::kPython;
   bool is_on_cpu = false;
+  bool is_unsampled = false;  // nothing of it is kept once it has ended: it may do so late, and nobody asks when
 };
 
-/// What a transfer is for: the kind, and the ids of the local compute that it serves.
-struct Label {
-  int kind;
-  std::int16_t microbatch;
-  std::int16_t chunk;
+#ifdef Py_GIL_DISABLED
+using Lock = std::mutex;
+#else
+/// The GIL is the lock: whoever comes here holds it.
+struct Lock {
+  void lock() {}
+  void unlock() {}
 };
+#endif
+
+/// Makes the table, once.
+void set_up_table();
 
 /// Begins the span of an operation of this thread. 0: none of its own. A span of communication that someone else has
 /// opened around the call is this operation, and only gets the ids.
 smon_token begin_operation(int kind, const smon_span_ids& ids);
 
-/// Between the hooks of torch, which name an operation of a group by a number.
-void keep_issued(const void* group, std::uint64_t op_id, const Begun& begun);
+/// Between the hooks of torch, which name an operation of a group by a number: for what its thread has no place for,
+/// since its place holds one that came later, inside of it or after it had failed.
+void keep_issued(const void* group, std::int64_t op_id, const Begun& begun);
 /// Of the operation that has now been issued; a token of 0: none was begun.
-Begun take_issued(const void* group, std::uint64_t op_id);
-bool has_issued();
+Begun take_issued(const void* group, std::int64_t op_id);
 
 /// Has the span of an operation end with the wait for its work: found by `key`, the work's address, which is its own as
 /// long as `reference` lives. Steals the reference, which may be nullptr. What had the same key, and the oldest if
@@ -52,9 +60,10 @@ void await(std::uintptr_t key, const Begun& begun, PyObject* reference);
 std::uintptr_t make_key();
 /// Token of the operation of that key, which is the caller's from here on; 0: there is none.
 smon_token take_awaited(std::uintptr_t key);
+/// The same by either of two, of which 0 is none.
+smon_token take_awaited(std::uintptr_t key, std::uintptr_t other_key);
 /// Of the functional collective whose result lies there.
 smon_token take_awaited_at(std::uintptr_t address);
-bool has_addresses();
 /// The work that this reference was of is gone: nobody can wait for it any more.
 void end_dropped(const PyObject* reference);
 
@@ -69,16 +78,28 @@ void end_unwaited();
 /// Before recording stops: all of them.
 void end_all_operations();
 
-/// What the next transfer of the tensor at this place is; used up by it.
-void expect_transfer(std::uintptr_t place, bool is_send, const Label& label);
-bool take_transfer(std::uintptr_t place, bool is_send, Label& label);
-bool has_transfers();
-void clear_transfers();
-
 /// Keeps the work of this thread until it has been waited for, its next one, or the step's end: its caller must get the
 /// same object. `work` may be nullptr.
 void keep_last_work(PyObject* work);
-/// This thread has waited for it, so its caller has got it.
-void let_go_of_last_work(const PyObject* work);
+
+/// How many there are, readable without the lock: what is not there costs nothing to look for.
+struct alignas(64) Counts {
+  std::atomic<std::uint32_t> issued{0};
+  std::atomic<std::uint32_t> awaited{0};
+  std::atomic<std::uint32_t> addresses{0};
+  std::atomic<std::uint32_t> transfers{0};  // of transfer_labels.h
+  std::atomic<std::uint32_t> recording{0};  // that hooks act in; 0: they do not
+};
+inline constinit Counts g_counts;
+
+inline bool has_issued() {
+  return g_counts.issued.load(std::memory_order_relaxed) != 0;
+}
+inline bool has_awaited() {
+  return g_counts.awaited.load(std::memory_order_relaxed) != 0;
+}
+inline bool has_addresses() {
+  return g_counts.addresses.load(std::memory_order_relaxed) != 0;
+}
 
 }  // namespace smon_rt::bindings

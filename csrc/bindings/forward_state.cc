@@ -9,36 +9,30 @@
 
 #include "bindings/runtime_arguments.h"
 #include "bindings/runtime_calls.h"
+#include "bindings/thread_state.h"
 
 namespace smon_rt::bindings {
 
 namespace {
 
-struct ForwardState {
-  smon_token token = 0;        // of the forward that backward is awaited for
-  std::int64_t end_ticks = 0;  // when its module returned
-  bool is_inside = false;      // a module's call is one if no other is around it
-};
-thread_local ForwardState t_forward;
-
 PyObject* set_forward(PyObject*, PyObject* object) {
   smon_token token;
   if (!parse_token("set_forward", object, token)) return nullptr;
-  t_forward.token = token;
+  t_thread.forward = token;
   Py_RETURN_NONE;
 }
 
 PyObject* forward(PyObject*, PyObject*) {
-  return PyLong_FromUnsignedLongLong(t_forward.token);
+  return PyLong_FromUnsignedLongLong(t_thread.forward);
 }
 
 PyObject* end_forward(PyObject*, PyObject*) {
-  smon_end(std::exchange(t_forward.token, 0));
+  smon_end(std::exchange(t_thread.forward, 0));
   Py_RETURN_NONE;
 }
 
 PyObject* forward_returned(PyObject*, PyObject*) {
-  t_forward.end_ticks = smon_ticks();
+  t_thread.forward_end_ticks = smon_ticks();
   Py_RETURN_NONE;
 }
 
@@ -48,7 +42,7 @@ PyObject* set_inside_model_call(PyObject*, PyObject* object) {
 }
 
 PyObject* is_inside_model(PyObject*, PyObject*) {
-  return PyBool_FromLong(t_forward.is_inside ? 1 : 0);
+  return PyBool_FromLong(t_thread.is_inside_model ? 1 : 0);
 }
 
 PyObject* close_forward_call(PyObject*, PyObject* object) {
@@ -86,13 +80,13 @@ PyMethodDef g_calls[] = {
 
 }  // namespace
 
-void close_forward(std::uint16_t flags) {
-  if (t_forward.token == 0 || t_forward.is_inside) return;
-  smon_end_at(std::exchange(t_forward.token, 0), t_forward.end_ticks, SMON_TIME_HOST, flags);
+[[gnu::hot]] void close_forward(std::uint16_t flags) {
+  if (t_thread.forward == 0 || t_thread.is_inside_model) return;
+  smon_end_at(std::exchange(t_thread.forward, 0), t_thread.forward_end_ticks, SMON_TIME_HOST, flags);
 }
 
 bool set_inside_model(bool is_inside) {
-  return std::exchange(t_forward.is_inside, is_inside);
+  return std::exchange(t_thread.is_inside_model, is_inside);
 }
 
 std::int64_t take_backward_end() {

@@ -7,12 +7,12 @@
 #include <cstdint>
 #include <utility>
 
-#include "bindings/collective_table.h"
 #include "bindings/forward_state.h"
 #include "bindings/python_reference.h"
 #include "bindings/recorded_method.h"
 #include "bindings/runtime_arguments.h"
 #include "bindings/runtime_calls.h"
+#include "bindings/transfer_labels.h"
 
 namespace smon_rt::bindings {
 
@@ -155,7 +155,7 @@ void expect_all(PyObject* operations, int kind, const Ids& ids) {
   const bool is_send = kind == SMON_FORWARD_SEND || kind == SMON_BACKWARD_SEND;
   for (Py_ssize_t i = 0; i < PyList_GET_SIZE(operations); ++i) {
     const Reference tensor(PyObject_GetAttr(PyList_GET_ITEM(operations, i), g_names.tensor));
-    if (tensor) expect_transfer(place_of(tensor.get()), is_send, label);
+    if (tensor) expect_transfer(place_of(tensor.get()), identity_of(tensor.get()), is_send, label);
     PyErr_Clear();  // something else than an operation: it then has no microbatch
   }
 }

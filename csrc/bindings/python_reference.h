@@ -48,11 +48,14 @@ struct Names {
   PyObject* nbytes;
   PyObject* is_cpu;
   PyObject* data_ptr;
+  PyObject* cdata;
   PyObject* register_group;
 };
 const Names& names();
 
 /// Where a tensor's data is, or its identity if it has none: a view made on the way keeps the address. No error is set.
 std::uintptr_t place_of(PyObject* tensor);
+/// Which tensor of torch this object is; 0 if it is none. No error is set.
+std::uintptr_t identity_of(PyObject* tensor);
 
 }  // namespace smon_rt::bindings

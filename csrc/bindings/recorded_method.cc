@@ -11,7 +11,8 @@ namespace smon_rt::bindings {
 
 namespace {
 
-PyObject* call_method(PyObject* callable, PyObject* const* args, std::size_t count_and_flag, PyObject* kwnames) {
+[[gnu::hot]] PyObject* call_method(PyObject* callable, PyObject* const* args, std::size_t count_and_flag,
+                                   PyObject* kwnames) {
   const auto& method = *reinterpret_cast<const RecordedMethod*>(callable);
   return method.call(method, args, count_and_flag, kwnames);
 }
@@ -84,6 +85,8 @@ PyObject* make_method(MethodCall call, PyObject* original, int kind) {
   if (method == nullptr) return nullptr;
   method->vectorcall = call_method;
   method->call = call;
+  // What pybind11 puts into a class takes its arguments as a tuple; the function in it takes them as they come.
+  if (PyInstanceMethod_Check(original)) original = PyInstanceMethod_GET_FUNCTION(original);
   Py_INCREF(original);
   method->original = original;
   method->kind = kind;

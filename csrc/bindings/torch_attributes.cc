@@ -2,12 +2,6 @@
 
 namespace smon_rt::bindings {
 
-namespace {
-
-std::array<Operation, kMaxOperations> g_operations;
-
-}  // namespace
-
 Torch& torch() {
   static constinit Torch torch;
   return torch;
@@ -22,8 +16,12 @@ bool read_number(PyObject* object, long long& value) {
   return object != nullptr && !(value == -1 && PyErr_Occurred() != nullptr);
 }
 
-bool read_operation(PyObject* args, const Caller& caller, std::size_t& number, Operation& operation) {
-  if (!known_operation(caller, number)) {
+bool read_operation(PyObject* args, const PreHookArgs* read, const Caller& caller, std::size_t& number,
+                    Operation& operation) {
+  if (read != nullptr) {
+    number = read->name;
+    if (number >= kMaxOperations) return true;
+  } else if (!known_operation(caller, number)) {
     const Reference name = get(torch().name, args);
     if (!name) return false;
     long long value;

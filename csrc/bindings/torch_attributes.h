@@ -8,6 +8,7 @@
 
 #include "bindings/python_reference.h"
 #include "bindings/torch_caller.h"
+#include "bindings/torch_layout.h"
 
 // What hooks read of the objects that torch hands to them. Their attributes are costly (`name` takes a microsecond), so
 // only what is needed is read, and what a call site of torch's own file issues is read once.
@@ -22,6 +23,7 @@ struct Operation {
   std::uint8_t reduces_to = 0;  // the kind that it has when it reduces gradients, 0 if it cannot
 };
 inline constexpr std::size_t kMaxOperations = 64;
+inline constinit std::array<Operation, kMaxOperations> g_operations{};
 
 /// Functions that hand over an attribute of the hooks' arguments, and what Python does. Set once, never changed after.
 struct Torch {
@@ -47,8 +49,14 @@ Torch& torch();
 Reference get(PyObject* getter, PyObject* object);
 /// An int of Python, or nullptr, which it may be. False: an exception is set.
 bool read_number(PyObject* object, long long& value);
-/// Number of HookOpName, and what it is: not known, perhaps. False: an exception is set.
-bool read_operation(PyObject* args, const Caller& caller, std::size_t& number, Operation& operation);
+/// Number of HookOpName, and what it is: not known, perhaps. `read`: the same arguments where torch has them, or
+/// nullptr. False: an exception is set.
+bool read_operation(PyObject* args, const PreHookArgs* read, const Caller& caller, std::size_t& number,
+                    Operation& operation);
+/// What that number is; nullptr: nothing is.
+inline const Operation* find_operation(std::size_t number) {
+  return number < kMaxOperations ? &g_operations[number] : nullptr;
+}
 /// Whether this thread runs a backward pass. False: an exception is set.
 bool read_is_in_backward(bool& is_in_backward);
 /// Tensors that go in, else those that come out: a list, or nullptr with an exception set.
