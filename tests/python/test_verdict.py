@@ -55,6 +55,19 @@ def test_a_single_process_has_its_causes_although_its_ideal_is_its_mean(name: st
     assert "none" not in report.verdict.text
 
 
+def test_a_single_process_has_no_peers_and_that_is_said() -> None:
+    raw = make_raw(dp=1, pp=1, nodelay_s=1.0, delay_s=0.0, removed={"noise": 0.7})
+    raw["slowdown"] |= {"low": 0.27, "high": 1.97}  # how its steps vary, which is no slowdown
+    lines = lines_of(report_of(raw))
+    assert lines["slowdown"] == "1.00: one worker, which has no peers and waits for nobody"
+    assert lines["cause"].startswith("none: there is nobody to compare it with")
+
+
+def test_one_step_sends_nobody_to_a_machine_yet() -> None:
+    raw = make_raw(steps=[1], worker=(1, 2), removed={"worker": 0.98}, worker_ratio=2.5)
+    assert lines_of(report_of(raw))["action"].startswith("record more steps first: one may be chance; then take rank ")
+
+
 def test_a_slow_worker_is_named_with_its_peers_and_its_price() -> None:
     report = report_of(make_raw(worker=(1, 2), removed={"worker": 0.98}, m_w_exact=0.98, worker_ratio=2.5), tp=4)
     verdict, lines = report.verdict, lines_of(report)

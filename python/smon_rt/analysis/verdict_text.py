@@ -98,7 +98,9 @@ def action_of(situation: Situation, cause: Cause | None) -> str:
         if situation.is_worth_fixing or situation.is_ideal_off:
             return "no single repair helps: see the table by kind, and record more steps"
         return NOTHING_TO_REPAIR
-    return action_words(cause, situation.dp, situation.pp, situation.machines, situation.stage_layers)
+    action = action_words(cause, situation.dp, situation.pp, situation.machines, situation.stage_layers)
+    # Nobody should be sent to a machine for what may have been chance.
+    return f"record more steps first: one may be chance; then {action}" if situation.step_count == 1 else action
 
 
 def probable_cause_of(cause: Cause | None) -> str | None:
@@ -110,7 +112,8 @@ def _slowdown_line(situation: Situation, cause: Cause | None) -> str:
     if not is_finite(situation.slowdown):
         return "unknown: the steps take no time"
     interval = ""
-    if is_finite(situation.slowdown_low) and is_finite(situation.slowdown_high):
+    # One worker's ideal is its own mean: how its steps vary says nothing of stragglers.
+    if not _is_alone(situation) and is_finite(situation.slowdown_low) and is_finite(situation.slowdown_high):
         interval = f" ({ratio(situation.slowdown_low)}–{ratio(situation.slowdown_high)})"
     excess_s = max(0.0, situation.nodelay_s - situation.ideal_s)
     lost = percent(max(0.0, 1 - 1 / situation.slowdown) if situation.slowdown > 0 else None)
@@ -130,8 +133,15 @@ def _slowdown_line(situation: Situation, cause: Cause | None) -> str:
         return f"{value}: {lost} of {gpus} is lost, {seconds(excess_s)} a step{besides}"
     if cause is None and (waits := waits_words(situation)):
         return f"{value}, but {waits}"
+    if _is_alone(situation):
+        return f"{value}: one worker, which has no peers and waits for nobody"
     loss = "nothing is lost" if lost == "nothing" else f"{lost} of {gpus}, {seconds(excess_s)} a step"
     return f"{value}: no straggler worth fixing ({loss})"
+
+
+def _is_alone(situation: Situation) -> bool:
+    """Whether the job has a single worker, which has no peers and waits for nobody."""
+    return situation.worker_count == 1
 
 
 def _is_beyond_the_slowdown(situation: Situation, cause: Cause) -> bool:
@@ -165,6 +175,8 @@ def _cause_line(situation: Situation, cause: Cause | None) -> str:
             return (
                 f"none among the recorded ranks: they wait {waits} for {missing_ranks_words(situation)}, not recorded"
             )
+        if _is_alone(situation):
+            return "none: there is nobody to compare it with; by kind its step is in the tables of smon analyze"
         largest = next((other for other in situation.causes if other.gain_s_per_step > 0), None)
         part = percent(largest.gain_s_per_step / situation.base_s, 1) if largest and situation.base_s > 0 else "nothing"
         if largest is None or part == "nothing":
