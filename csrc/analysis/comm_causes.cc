@@ -68,6 +68,17 @@ class Transfers {
     return factor(finite_median(own), finite_median(others));
   }
 
+  // Places, row by row, that have any transfer.
+  std::size_t known_count() const {
+    std::size_t count = 0;
+    for (std::size_t i = 0; i < place_count_ * rows_; ++i) {
+      count += std::any_of(medians_.begin(), medians_.end(), [&](const std::vector<double>& medians) {
+        return i < medians.size() && std::isfinite(medians[i]);
+      });
+    }
+    return count;
+  }
+
   // Time that a place takes more than the others, over all its transfers of a lane.
   double excess_ns(std::size_t place, std::size_t row) const {
     double sum = 0;
@@ -278,7 +289,7 @@ class CommCauses {
     std::erase_if(slow, [&, most = slow.front().excess_ns](const SlowLink& link) {
       return link.excess_ns < kOfTheLinksShare * most;
     });
-    if (slow.size() < 2 || 2 * slow.size() > stages.size() * what_if_.dp_size()) return std::nullopt;
+    if (slow.size() < 2 || 2 * slow.size() > transfers.known_count()) return std::nullopt;
     JobEdit edit(what_if_, basis_.keeps_launch_delays);
     CauseRemoval removal;
     removal.cause = "pp_communication";

@@ -96,17 +96,20 @@ class ByWorker {
     return {static_cast<int>(found / pp_size), static_cast<int>(found % pp_size)};
   }
 
-  // Several workers, up to half of them, that have so many times as much as is usual, the one with the most first; none
-  // where it is one or more than half.
-  std::vector<HostPlace> standing_out(double ratio) const {
-    std::vector<double> sorted = values_;
-    const double usual = median(sorted);
+  // Several workers, up to half of those that were recorded, that have so many times as much as is usual, the one with
+  // the most first; none where it is one or more than half.
+  std::vector<HostPlace> standing_out(double ratio, const std::vector<bool>& is_recorded) const {
+    std::vector<double> recorded;
+    for (std::size_t i = 0; i < values_.size(); ++i) {
+      if (is_recorded[i]) recorded.push_back(values_[i]);
+    }
+    const double usual = median(recorded);
     const double least = std::max(ratio * usual, kOfTheGroupShare * *std::max_element(values_.begin(), values_.end()));
     std::vector<std::size_t> found;
     for (std::size_t i = 0; i < values_.size(); ++i) {
       if (values_[i] > 0 && values_[i] >= least) found.push_back(i);
     }
-    if (found.size() < 2 || 2 * found.size() > values_.size()) return {};
+    if (found.size() < 2 || 2 * found.size() > recorded.size()) return {};
     std::stable_sort(found.begin(), found.end(), [&](std::size_t a, std::size_t b) { return values_[a] > values_[b]; });
     std::vector<HostPlace> places;
     for (std::size_t i : found) places.push_back({static_cast<int>(i / pp_size_), static_cast<int>(i % pp_size_)});
@@ -259,7 +262,7 @@ class HostCauses {
   }
 
   std::optional<CauseRemoval> work_of_several(HostWork work, const ByWorker& spent, const CauseRemoval& whole) {
-    const std::vector<HostPlace> group = spent.standing_out(kStandsOutRatio);
+    const std::vector<HostPlace> group = spent.standing_out(kStandsOutRatio, recorded_workers());
     if (group.empty()) return std::nullopt;
     JobEdit edit(what_if_, basis_.keeps_launch_delays);
     for (HostPlace place : group) remove_host_work(edit, what_if_, explained_, work, place);
@@ -267,6 +270,20 @@ class HostCauses {
     if (!placed || !basis_.stands_for(*placed, whole)) return std::nullopt;
     if (const double ratio = spent.ratio_of(group); ratio > 0) placed->detail.emplace_back("ratio", ratio);
     return placed;
+  }
+
+  // [dp_rank · pp_size + stage]: has any op.
+  std::vector<bool> recorded_workers() const {
+    std::vector<bool> is_recorded(what_if_.dp_size() * what_if_.pp_size(), false);
+    const OpTiming& timing = what_if_.timing();
+    for (OpIndex op = 0; op < what_if_.graph().size(); ++op) {
+      const auto stage = static_cast<std::size_t>(what_if_.graph().op(op).stage);
+      for (std::size_t lane = 0; lane < timing.lane_count; ++lane) {
+        const std::size_t worker = lane % what_if_.dp_size() * what_if_.pp_size() + stage;
+        if (!is_recorded[worker] && timing.takes_part.has(op, lane)) is_recorded[worker] = true;
+      }
+    }
+    return is_recorded;
   }
 
   ByWorker time_spent(HostWork work) const {
@@ -347,7 +364,7 @@ class HostCauses {
         excess.at(dp_rank, stage) = delays.excess_ns(dp_rank, stage);
       }
     }
-    std::vector<HostPlace> group = excess.standing_out(kStandsOutRatio);
+    std::vector<HostPlace> group = excess.standing_out(kStandsOutRatio, recorded_workers());
     if (group.size() > kMostLateWorkers) group.resize(kMostLateWorkers);
     std::optional<CauseRemoval> found = group.empty() ? std::nullopt : without_delays_of(group, delays);
     if (!found || !basis_.stands_for(*found, whole)) return std::nullopt;

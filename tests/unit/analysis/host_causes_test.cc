@@ -107,6 +107,19 @@ TEST(HostCauses, SeveralWorkersThatTakeTurnsHaveTheirPlaces) {
   EXPECT_DOUBLE_EQ(job.gain_us(found), 20);
 }
 
+TEST(HostCauses, WorkersThatWereNotRecordedAreNoYardstick) {
+  IdRows made;
+  for (int step = 0; step < 4; ++step) {
+    const int late = step % 2 == 0 ? 0 : 1;
+    add_step(made, step, {late == 0 ? 20 : 0, late == 1 ? 20 : 0}, {0, 0});
+    made.add({late, 0, step}, Kind::kDataLoading, 0, 20);
+  }
+  const HostJob job(made.rows, layout_of(4, 1));
+  ASSERT_EQ(job.of("data_loading").size(), 1u);
+  EXPECT_EQ(job.of("data_loading")[0].dp_rank, -1);
+  EXPECT_TRUE(job.of("data_loading")[0].workers.empty());
+}
+
 TEST(HostCauses, SeveralLateWorkersHaveTheirPlaces) {
   IdRows made;
   for (int step = 0; step < 3; ++step) {
