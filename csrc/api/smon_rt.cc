@@ -111,7 +111,11 @@ smon_result smon_set_fact(const char* key, const char* value) {
 uint16_t smon_intern_name(const char* text) {
   if (text == nullptr) return 0;
   return guarded<uint16_t>(0, [&] {
-    return Runtime::get().with_recorder([&](Recorder& recorder) { return recorder.interner().name(text); });
+    return Runtime::get().with_recorder([&](Recorder& recorder) {
+      const std::uint16_t id = recorder.interner().name(text);
+      if (id == 0) recorder.count_misuse();
+      return id;
+    });
   });
 }
 

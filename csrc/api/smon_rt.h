@@ -113,7 +113,7 @@ SMON_API smon_result smon_set_layout(const smon_layout* layout);
 SMON_API smon_result smon_set_fact(const char* key, const char* value);
 
 /* A name, track or communicator becomes a small number. Slow (takes a lock): once, not per span. 0: table full or not
- * started. The same text gives the same id. */
+ * started. The same text gives the same id. Of names there are 65,535 at most, of 1 KiB each and 4 MiB in all. */
 SMON_API uint16_t smon_intern_name(const char* text);
 SMON_API uint16_t smon_register_track(int32_t device, uint64_t stream);
 SMON_API uint16_t smon_register_communicator(const char* name, const char* dimension, const int32_t* member_ranks,
@@ -197,10 +197,10 @@ SMON_API void smon_status_read(smon_status* status);
 
 /* Counts a misused call, for whoever wraps this interface and cannot pass on what it was given. Counted here are: kinds
  * that do not exist (such a span is dropped), communicators that were not registered, a name for a span of a
- * communicator or a communicator for any other span, and a step that is begun while another thread begins one. Not
- * looked at, since it would cost every span more than the mistake does: ids that name nothing or are out of range. They
- * go into the trace as they are, where they show. A time that smon_end_at is given before the span's start is the
- * start; smon_step_end without a step does nothing. */
+ * communicator or a communicator for any other span, names without room, and a step that is begun while another thread
+ * begins one. Not looked at, since it would cost every span more than the mistake does: ids that name nothing or are
+ * out of range. They go into the trace as they are, where they show. A time that smon_end_at is given before the span's
+ * start is the start; smon_step_end without a step does nothing. */
 SMON_API void smon_count_misuse(void);
 
 SMON_API const char* smon_version(void);

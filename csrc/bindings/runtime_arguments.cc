@@ -322,7 +322,10 @@ std::uint16_t name_id(PyObject* name) {
     return 0;
   }
   // Names made up at run time ("batch 1", "batch 2", …) fill the table: then none is looked for, or kept, any more.
-  if (g_are_names_full.load(std::memory_order_relaxed)) return 0;
+  if (g_are_names_full.load(std::memory_order_relaxed)) {
+    smon_count_misuse();
+    return 0;
+  }
   const std::uint16_t id = smon_intern_name(text);
   if (id == 0) {
     g_are_names_full.store(true, std::memory_order_relaxed);

@@ -223,6 +223,14 @@ void Drain::say_losses(const TraceLosses& losses) {
   }
 }
 
+void Drain::say_full_names() {
+  if (has_said_names_ || !recorder_.interner().are_names_full()) return;
+  has_said_names_ = true;
+  log(LogLevel::kWarning,
+      "there are more names of spans and metrics than are kept (65,535, or 4 MiB in all): those after them have none "
+      "(counted as misused_calls, said once): give what changes as microbatch, step or metric, not in the name");
+}
+
 void Drain::append_open_spans(std::string& out) {
   const std::vector<Span> spans = read_open_spans(recorder_.arena(), clock_, monotonic_ns(), UnsampledSpans::kLeaveOut);
   append_spans(out, open_spans_ring_, 0, spans);
@@ -236,6 +244,7 @@ void Drain::say_error() {
 void Drain::upkeep(bool everything) {
   if (const std::optional<Overhead> overhead = overhead_.get()) say_overhead(*overhead);
   say_losses(read_losses(recorder_.header(), ""));
+  say_full_names();
   sink_.check_exists();
   if (!sink_.file().is_on()) {
     say_error();

@@ -95,6 +95,7 @@ class Drain {
   std::size_t take_steps(std::string& out, std::int64_t now_ns, bool everything);
   void say_overhead(const Overhead& overhead);
   void say_losses(const TraceLosses& losses);
+  void say_full_names();
   void settle();
   void append_open_spans(std::string& out);
   void upkeep(bool everything);
@@ -128,6 +129,7 @@ class Drain {
   bool has_said_overhead_ = false;
   bool has_said_reclaimed_ = false;
   bool has_said_saturated_ = false;
+  bool has_said_names_ = false;
   TraceRecorderCost written_cost_;  // totals at the last packet
 
   mutable std::mutex mutex_;

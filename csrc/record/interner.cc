@@ -27,11 +27,18 @@ std::uint16_t Interner::name(std::string_view text) {
   text = shortened(text);
   const std::lock_guard lock(mutex_);
   if (const auto found = name_ids_.find(text); found != name_ids_.end()) return found->second;
-  if (names_.size() == kMaxIds) return 0;
+  are_names_full_ = are_names_full_ || names_.size() == kMaxIds || names_bytes_ + text.size() > kMaxNamesBytes;
+  if (are_names_full_) return 0;
   const auto id = static_cast<std::uint16_t>(names_.size() + 1);
   names_.push_back({id, std::string(text)});
+  names_bytes_ += text.size();
   name_ids_.emplace(text, id);
   return id;
+}
+
+bool Interner::are_names_full() const {
+  const std::lock_guard lock(mutex_);
+  return are_names_full_;
 }
 
 std::uint16_t Interner::track(std::int32_t thread_id, std::string_view thread_name, std::int32_t device,

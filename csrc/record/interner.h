@@ -36,16 +36,21 @@ struct InternedCommunicator {
 /// same content gives the same number.
 ///
 /// Threading: any thread. Cost: takes a lock and allocates: once a name, never a span.
-/// When full: 0 ("none") beyond 65,535 of a kind. Names are cut: each new file of a trace begins with all of them.
+/// When full: 0 ("none") beyond 65,535 of a kind, or names of 4 MiB in all. Names are cut: each new file of a trace,
+/// and each live snapshot, begins with all of them.
 class Interner {
  public:
   static constexpr std::size_t kMaxNameBytes = 1024;
+  static constexpr std::size_t kMaxNamesBytes = std::size_t{4} << 20;
 
   std::uint16_t name(std::string_view text);
   std::uint16_t track(std::int32_t thread_id, std::string_view thread_name, std::int32_t device, std::uint64_t stream);
   /// `is_new` tells the caller to set up what belongs to a communicator, once.
   std::uint16_t communicator(std::string_view name, std::string_view dimension, std::span<const std::int32_t> members,
                              bool* is_new = nullptr);
+
+  /// Whether there was a name without room: no other one has any then, so that it is said once and for all.
+  bool are_names_full() const;
 
   /// What has been added since the first n: ids n + 1, n + 2, … An empty answer means nothing new.
   std::vector<InternedName> names_since(std::size_t n) const;
@@ -61,6 +66,8 @@ class Interner {
   std::map<TrackKey, std::uint16_t> track_ids_;
   std::map<CommunicatorKey, std::uint16_t> communicator_ids_;
   std::vector<InternedName> names_;
+  std::size_t names_bytes_ = 0;
+  bool are_names_full_ = false;
   std::vector<InternedTrack> tracks_;
   std::vector<InternedCommunicator> communicators_;
 };

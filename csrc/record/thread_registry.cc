@@ -8,6 +8,7 @@
 #include <iterator>
 #include <mutex>
 #include <numeric>
+#include <optional>
 #include <string_view>
 #include <utility>
 
@@ -58,11 +59,12 @@ void on_thread_exit(void* pointer) {
   thread->is_claimed.store(false, std::memory_order_release);  // pairs with the exchange in claim()
 }
 
-pthread_key_t exit_key() {
-  static const pthread_key_t key = [] {
+/// Nothing where the process has no keys left: then threads keep their records when they end, and those that come after
+/// the last one go without. Never somebody else's key.
+const std::optional<pthread_key_t>& exit_key() {
+  static const std::optional<pthread_key_t> key = [] {
     pthread_key_t made{};
-    (void)::pthread_key_create(&made, &on_thread_exit);
-    return made;
+    return ::pthread_key_create(&made, &on_thread_exit) == 0 ? std::optional(made) : std::nullopt;
   }();
   return key;
 }
@@ -211,7 +213,7 @@ ThreadSlots* ThreadRegistry::attach() noexcept {
   set_up(*thread);
   t_retry = {};
   t_thread_slots = thread;
-  (void)::pthread_setspecific(exit_key(), thread);
+  if (const auto& key = exit_key()) (void)::pthread_setspecific(*key, thread);
   return thread;
 }
 

@@ -36,6 +36,11 @@ std::string_view advice(int error_number) {
     case ENOENT:
     case ENOTDIR:
       return "make the directory";
+    case EMFILE:
+    case ENFILE:
+      return "raise the limit of open files (ulimit -n)";
+    case ENAMETOOLONG:
+      return "give a shorter path";
     default:
       return "see the file system's log";
   }
@@ -115,7 +120,7 @@ Result<void> TraceFile::open_next() {
       path_ = path;
       file_index_ = index;
       next_index_ = index + 1;
-      file_bytes_ = 0;
+      file_bytes_ = head_bytes_ = 0;
       return {};
     }
     if (errno != EEXIST) return turn_off("cannot make " + path, errno);

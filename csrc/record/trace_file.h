@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <string>
@@ -43,6 +44,10 @@ class TraceFile {
   /// Appends whole packets. False if they are not in the file: it is off, from before or from now on.
   bool append(std::string_view packets);
 
+  /// What was written so far says who recorded, and begins each file. A file is not full before it holds as much again:
+  /// long tables of names must not make files that hold nothing else.
+  void end_head() { head_bytes_ = file_bytes_; }
+
   /// Turns the file off if it was removed under us: what is written to it would be lost silently.
   void check_exists();
 
@@ -53,7 +58,8 @@ class TraceFile {
   void set_last_words(std::function<std::string(const std::string& error)> make) { make_last_words_ = std::move(make); }
 
   bool is_on() const { return descriptor_.is_open(); }
-  bool is_full() const { return is_on() && file_bytes_ >= options_.max_file_bytes; }
+  /// Beyond its size, and not of its head alone.
+  bool is_full() const { return is_on() && file_bytes_ >= std::max(options_.max_file_bytes, 2 * head_bytes_); }
   const std::string& path() const { return path_; }    // of the newest file, "" if none was ever made
   const std::string& error() const { return error_; }  // why it is off; "" if it is on or there should be none
   std::uint32_t file_index() const { return file_index_; }
@@ -73,6 +79,7 @@ class TraceFile {
   std::uint32_t file_index_ = 0;
   std::uint32_t next_index_ = 0;
   std::uint64_t file_bytes_ = 0;
+  std::uint64_t head_bytes_ = 0;
   std::uint64_t total_bytes_ = 0;
 };
 

@@ -44,7 +44,9 @@ bool TraceSink::begin_file() {
   std::string packets;
   append_identity(packets, identity_);
   append_new_names(packets);
-  return file_.append(packets);
+  if (!file_.append(packets)) return false;
+  file_.end_head();
+  return true;
 }
 
 void TraceSink::set_identity(const TraceIdentity& identity) {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
@@ -9,6 +10,7 @@ import sys
 import pytest
 
 from smon_rt import cli
+from smon_rt.trace import read_directory
 from tests.python.recording_process import START, RecordedJob, finish, job, wait_for_line
 
 __all__ = ["job"]
@@ -64,6 +66,44 @@ def test_misuse_and_steps_that_do_not_fit_are_counted(job: RecordedJob) -> None:
     assert (trace.losses.saturated_steps, trace.losses.misused_calls) == (2, 7)
     assert trace.steps.step.tolist() == [2**32 - 2, 2**32 - 1, 2**32 - 1, 5]
     assert trace.steps.is_sampled.tolist() == [True, False, False, True]
+
+
+def test_names_without_room_are_counted_and_said_once(job: RecordedJob) -> None:
+    output = job.run(
+        """
+        assert smon_rt.start(DIR, sample_ratio=1.0, warmup_steps=0, max_file_bytes=1_000_000)
+        for k in range(50):
+            with smon_rt.step(k):
+                for i in range(100):
+                    with smon_rt.span("user", name=f"batch {k} {i} " + "x" * 1000): pass
+            time.sleep(0.002)
+        assert smon_rt.status().misused_calls > 0
+        with smon_rt.step(50), smon_rt.span("user", name="batch 0 0 " + "x" * 1000): pass
+        smon_rt.stop()
+        """
+    )
+    assert output.stderr.count("more names of spans and metrics than are kept") == 1
+    (trace,) = read_directory(job.folder)
+    assert (trace.damage, trace.missing_span_count, trace.end_reason) == ([], 0, "stop")
+    # Each file begins with all names; it must not be full of them.
+    assert len(job.files()) <= 6
+    assert 3_900 < len(trace.names) < 4_200
+    named = trace.spans.name_id[trace.spans.step == 50]
+    assert trace.names[int(named.max())].startswith("batch 0 0 x")
+
+
+def test_an_environment_that_is_not_utf8_hides_nobody(job: RecordedJob) -> None:
+    job.run(
+        START
+        + """
+        with smon_rt.step(0), smon_rt.span("user"): pass
+        smon_rt.stop()
+        """,
+        NCCL_ALGO=os.fsdecode(b"\xffTree"),
+    )
+    trace = job.trace()
+    assert trace.damage == []
+    assert (trace.identity.world_size, trace.identity.environment["NCCL_ALGO"]) == (1, "\ufffdTree")
 
 
 def test_a_process_that_reads_its_own_trace_stays_its_owner_in_every_pid_namespace(job: RecordedJob) -> None:

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from smon_rt import TraceError
+from smon_rt import TraceError, cli
 from smon_rt._proto import trace_pb2
 from smon_rt.report.trace_info import info_text
 from smon_rt.trace import read_directory, read_file, read_files, read_job
 from smon_rt.trace.job_trace import JobReader, OtherRun
-from smon_rt.trace.summary import summarize
+from smon_rt.trace.summary import state_of, summarize
 from tests.python.smon_files import (
     TestSpan,
     end,
@@ -113,6 +113,20 @@ def test_rotated_files_are_one_trace(tmp_path: Path) -> None:
     path.write_bytes(packet(identity=identity()) + parts[0])
     (tmp_path / file_name(file_index=1)).unlink()
     assert read_directory(tmp_path)[0].missing_span_count == 3
+
+
+def test_a_full_file_without_its_next_one_is_not_the_end(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for index in range(3):
+        content = packet(identity=identity(file_index=index)) + span_packet(SPANS[:2], first_index=2 * index)
+        (tmp_path / file_name(file_index=index)).write_bytes(content + (end("rotated") if index < 2 else end()))
+    assert cli.run(["info", str(tmp_path)]) == 0
+    assert read_directory(tmp_path)[0].end_reason == "stop"
+    capsys.readouterr()
+    (tmp_path / file_name(file_index=2)).unlink()
+    (trace,) = read_directory(tmp_path)
+    assert (trace.end_reason, trace.lacks_next_file, state_of(trace)) == (None, True, "open")
+    assert cli.run(["info", str(tmp_path)]) == 3
+    assert f"rank 0: the file after {file_name(file_index=1)} is missing" in capsys.readouterr().out
 
 
 def test_a_file_joined_to_itself_is_taken_once(tmp_path: Path) -> None:

@@ -25,6 +25,8 @@ _LARGEST_NS = 1 << 61
 _STEP_MODULUS = 1 << 32
 _TIME_MODULUS = 1 << 64
 _MOST_STEPS_IN_PACKET = 1 << 20
+# csrc/record/trace_sink.cc: the last word of a full file.
+_ROTATED = "rotated"
 
 
 class RankBuilder:
@@ -56,6 +58,7 @@ class RankBuilder:
         if identity.file_index >= self._trace.identity.file_index:
             self._trace.identity = identity
         self._trace.end_reason = None
+        self._trace.lacks_next_file = False
         if not self._trace.files or self._trace.files[-1] != path:
             self._trace.files.append(path)
 
@@ -89,7 +92,10 @@ class RankBuilder:
                 self._add_cost(trace_pb2.RecorderCost.FromString(data))
                 self._costs.add(data)
         elif number == END:
-            self._trace.end_reason = trace_pb2.End.FromString(data).reason or "closed"
+            reason = trace_pb2.End.FromString(data).reason or "closed"
+            # No end of the recording: a next file was begun, or should have been.
+            self._trace.lacks_next_file = reason == _ROTATED
+            self._trace.end_reason = None if reason == _ROTATED else reason
 
     def finish(self) -> RankTrace:
         """The trace, complete."""

@@ -64,6 +64,7 @@ class RankTrace:
     clock_maps: list[trace_pb2.ClockMap] = field(default_factory=list)
     cost: trace_pb2.RecorderCost = field(default_factory=trace_pb2.RecorderCost)
     end_reason: str | None = None
+    lacks_next_file: bool = False  # the last one was full, and what came after is not here
     is_cut: bool = False
     damage: list[Damage] = field(default_factory=list)
     file_bytes: int = 0

@@ -6,10 +6,12 @@ import dataclasses
 import math
 from collections import Counter
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from smon_rt.analysis.input_file import shown
 from smon_rt.trace.arena import OpenSpan
 from smon_rt.trace.job_trace import JobReader, JobTrace
 from smon_rt.trace.kinds import CLOCK_SOURCE_NAMES, kind_name, name_of
@@ -233,6 +235,10 @@ def incomplete_reasons(trace: RankTrace) -> list[str]:
         "killed": "its process was killed",
         "open": "its file was not closed: its process was killed, could not write on (a full disk?), or still records",
     }
+    if trace.lacks_next_file:
+        words["open"] = (
+            f"the file after {shown(Path(trace.files[-1]).name)} is missing: it is elsewhere, or could not be made"
+        )
     if trace.losses.sink_error:
         words["open"] = f"its file was not closed: {trace.losses.sink_error}"
     reasons = [f"rank {trace.rank}: {words[state]}"] if state in words else []

@@ -65,6 +65,19 @@ TEST(Interner, AFullTableGivesZeroAndKeepsWhatItHas) {
   EXPECT_EQ(interner.name("17"), 18);
 }
 
+TEST(Interner, LongNamesFillTheTableByTheirBytes) {
+  Interner interner;
+  const auto long_name = [](std::size_t i) { return std::to_string(i) + std::string(1000, 'x'); };
+  std::size_t count = 0;
+  while (interner.name(long_name(count)) != 0) ++count;
+  EXPECT_TRUE(interner.are_names_full());
+  EXPECT_EQ(interner.names_since(0).size(), count);
+  EXPECT_LE(count * 1000, Interner::kMaxNamesBytes);
+  EXPECT_GT((count + 1) * 1010, Interner::kMaxNamesBytes);
+  EXPECT_EQ(interner.name("a short one"), 0) << "full is full: who asks must not have to ask again";
+  EXPECT_EQ(interner.name(long_name(7)), 8);
+}
+
 TEST(Interner, ThreadsAgree) {
   Interner interner;
   std::vector<std::vector<std::uint16_t>> ids(4);

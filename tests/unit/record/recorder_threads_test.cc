@@ -6,6 +6,7 @@
 #include <atomic>
 #include <condition_variable>
 #include <cstdint>
+#include <cstdlib>
 #include <mutex>
 #include <thread>
 #include <vector>
@@ -319,6 +320,34 @@ TEST(RecorderThreads, StartAndStopAgainGivesEveryThreadANewRing) {
     EXPECT_EQ(reader.take().size(), 1u);
   }
   worker.join();
+}
+
+pthread_key_t g_key_of_the_job;
+std::atomic<int> g_foreign_values{0};
+
+/// Leaves the process with 0 if the recorder kept its hands off the first key, which is the job's.
+void record_without_keys() {
+  static int value = 0;
+  pthread_key_create(&g_key_of_the_job, [](void* pointer) { g_foreign_values += pointer != &value ? 1 : 0; });
+  pthread_key_t key{};
+  while (pthread_key_create(&key, nullptr) == 0) {
+  }
+  const auto recorder = make_recorder(every_step_sampled());
+  for (int i = 0; i < 100; ++i) {
+    std::thread([&] {
+      pthread_setspecific(g_key_of_the_job, &value);
+      recorder->end(recorder->begin(Kind::kUser));
+      g_foreign_values += pthread_getspecific(g_key_of_the_job) != &value ? 1 : 0;
+    }).join();
+  }
+  const bool is_counted = recorder->recorded_spans() + recorder->dropped_spans() == 100;
+  std::_Exit(g_foreign_values.load() == 0 && recorder->recorded_spans() > 10 && is_counted ? 0 : 1);
+}
+
+// In a process of its own: the recorder takes its key once and for all.
+TEST(RecorderThreadsDeathTest, AProcessWithoutKeysKeepsItsOwn) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  EXPECT_EXIT(record_without_keys(), ::testing::ExitedWithCode(0), "");
 }
 
 }  // namespace

@@ -131,6 +131,23 @@ TEST_F(TraceFileTest, IsFullAtItsLimitAndGoesOnInTheNextFile) {
   EXPECT_EQ(file.total_bytes(), 13u);
 }
 
+TEST_F(TraceFileTest, IsNotFullOfItsHeadAlone) {
+  TraceFileOptions small = options();
+  small.max_file_bytes = 8;
+  TraceFile file(small);
+  ASSERT_TRUE(file.open_next());
+  EXPECT_TRUE(file.append("twelve bytes"));
+  file.end_head();
+  EXPECT_FALSE(file.is_full());
+  EXPECT_TRUE(file.append("eleven byte"));
+  EXPECT_FALSE(file.is_full());
+  EXPECT_TRUE(file.append("1"));
+  EXPECT_TRUE(file.is_full());
+  ASSERT_TRUE(file.open_next());
+  EXPECT_TRUE(file.append("12345678"));
+  EXPECT_TRUE(file.is_full()) << "the head is each file's own";
+}
+
 TEST_F(TraceFileTest, MakesTheLastPartOfTheDirectoryOnly) {
   TraceFileOptions there = options();
   there.directory = (directory_ / "traces").string();
