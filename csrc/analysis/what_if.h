@@ -15,7 +15,7 @@ namespace smon_rt::analysis {
 
 using OpPredicate = std::function<bool(const Op&)>;
 
-/// Called as each replay begins with (its number from 1, total); false stops the analysis.
+/// Called as each replay begins with (its number from 1, total), and again within a long one; false stops the analysis.
 using Progress = std::function<bool(int done, int total)>;
 
 /// A set of (dp_rank, stage) cells.

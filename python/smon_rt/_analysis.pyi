@@ -32,7 +32,8 @@ def analyze(
         meta: dp_size (distinct dp_rank values), pp_size, tp_size, cp_size, vpp_size, world_size. For the rules of ids
             also clock_bound_ns, 0 when it is not there: how far clocks of two hosts may be apart. What is off by no
             more is counted neither as an early start nor as a negative transfer.
-        progress: called as each replay begins, with its number from 1 and their count; an exception ends the analysis.
+        progress: called as each replay begins, with its number from 1 and their count, and again within a long one; an
+            exception ends the analysis.
         rules: "reference", those of the published analyzer: ops are matched by launch order and times, all lanes are
             alike, an op that is missing anywhere is an error. "ids", our own: ops are matched by microbatch, chunk and
             group_id; a lane may lack ops, a worker all of them (its worker_rank is -1); steps that contradict the
