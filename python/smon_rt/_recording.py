@@ -6,9 +6,11 @@ left out, counted, and said once.
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import functools
 import inspect
+import operator
 import os
 import re
 from collections.abc import Callable, Sequence
@@ -39,6 +41,7 @@ detach = _integrations.detach
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
 _MAX_MISUSES_SAID = 20
+_LONGEST_MESSAGE = 200  # characters of what a script may have made up
 
 
 class _State:
@@ -91,29 +94,24 @@ def start(
         >>> smon_rt.start("traces", sample_ratio=1.0)  # doctest: +SKIP
         True
     """
-    _check_range("sample_ratio", sample_ratio, 0, 1)
-    _check_range("world_size", world_size, 1)
-    _check_range("max_file_bytes", max_file_bytes, 1)
-    for name, value in (("attempt", attempt), ("rank", rank), ("local_rank", local_rank)):
-        _check_range(name, value, 0)
-    for name, value in (("warmup_steps", warmup_steps), ("always_steps", always_steps)):
-        _check_range(name, value, 0)
-    if run_id is not None and not isinstance(run_id, str):
-        raise RecordingError(f"start: run_id is {run_id!r:.80}, expected a text")
+    ratio = _ratio(sample_ratio)
+    numbers = {
+        "attempt": _in_range("attempt", attempt, 0),
+        "local_rank": _in_range("local_rank", local_rank, 0),
+        "warmup_steps": _in_range("warmup_steps", warmup_steps, 0),
+        "always_steps": _in_range("always_steps", always_steps, 0),
+        "max_file_bytes": _in_range("max_file_bytes", max_file_bytes, 1, 2**63 - 1, default=0),
+    }
     _integrations.check("start", integrations)
     if rank is None and world_size is None and (distributed := torch_distributed()) is not None:
         rank, world_size = distributed.get_rank(), distributed.get_world_size()
     result = native.start(
-        trace_dir=_directory(trace_dir),
-        run_id=run_id,
-        attempt=_or_default(attempt),
-        rank=_or_default(rank),
-        world_size=_or_default(world_size),
-        local_rank=_or_default(local_rank),
-        sample_ratio=-1.0 if sample_ratio is None else float(sample_ratio),
-        warmup_steps=_or_default(warmup_steps),
-        always_steps=_or_default(always_steps),
-        max_file_bytes=max_file_bytes or 0,
+        trace_dir=_text("trace_dir", trace_dir),
+        run_id=_text("run_id", run_id),
+        rank=_in_range("rank", rank, 0),
+        world_size=_in_range("world_size", world_size, 1),
+        sample_ratio=ratio,
+        **numbers,
     )
     if result == native.OK:
         return _started(strict, integrations)
@@ -152,24 +150,28 @@ def _refused(result: int, strict: bool) -> bool:
     return False
 
 
-def _check_range(name: str, value: float | None, least: float, most: float = 2**31 - 1) -> None:
-    limit = 2**63 - 1 if name == "max_file_bytes" else most
-    if value is not None and not (isinstance(value, (int, float)) and least <= value <= limit):
-        raise RecordingError(f"start: {name} is {value!r}, expected {least} to {limit}")
+def _in_range(name: str, value: float | None, least: int, most: int = 2**31 - 1, default: int = -1) -> int:
+    """A whole number, whoever's type it is."""
+    with contextlib.suppress(TypeError):
+        if value is None or least <= operator.index(value) <= most:  # type: ignore[arg-type]
+            return default if value is None else operator.index(value)  # type: ignore[arg-type]
+    raise RecordingError(f"start: {name} is {value!r:.80}, expected a whole number from {least} to {most}")
 
 
-def _directory(path: str | os.PathLike[str] | None) -> str | None:
-    try:
-        name = None if path is None else os.fsdecode(path)
-        if name is not None:
-            name.encode()
-    except (TypeError, UnicodeError):
-        raise RecordingError(f"start: trace_dir is {path!r:.200}, expected a path in UTF-8") from None
-    return name
+def _ratio(value: float | None) -> float:
+    with contextlib.suppress(TypeError, ValueError):
+        if value is None or 0 <= value <= 1:
+            return -1.0 if value is None else float(value)
+    raise RecordingError(f"start: sample_ratio is {value!r:.80}, expected 0 to 1")
 
 
-def _or_default(value: int | None) -> int:
-    return -1 if value is None else value
+def _text(name: str, value: str | os.PathLike[str] | None) -> str | None:
+    """A run's name, or a directory: what the library and the file system take."""
+    with contextlib.suppress(TypeError, UnicodeError):
+        text = value if value is None or name == "run_id" else os.fsdecode(value)
+        if text is None or (isinstance(text, str) and "\0" not in str(text.encode(), "utf-8")):
+            return text
+    raise RecordingError(f"start: {name} is {value!r:.200}, expected a text in UTF-8, without NUL")
 
 
 def stop(*, closing_line: bool = True, verdict_within_s: float | None = None) -> bool:
@@ -360,15 +362,18 @@ def _with_hint(message: str) -> str:
 
 def _on_misuse(message: str, is_definition: bool) -> None:
     """Called by the runtime. Raises while the job is being set up, later only if asked to: then it says it once."""
-    if "there is no kind" in message:
-        message = _with_hint(message)
-    if _State.is_strict or (is_definition and not native.has_stepped()):
-        raise RecordingError(message)
-    # No lock, which a forked child would inherit locked: two threads may say a thing twice.
-    if message in _State.said or len(_State.said) >= _MAX_MISUSES_SAID:
+    is_raised = _State.is_strict or (is_definition and not native.has_stepped())
+    # First, since a mistake in a step comes again and again. No lock, which a forked child would inherit locked: two
+    # threads may say a thing twice.
+    if not is_raised and (message in _State.said or len(_State.said) >= _MAX_MISUSES_SAID):
         return
     _State.said |= {message}
-    say(LogLevel.WARNING, f"{message} (said once)")
+    words = message if len(message) <= _LONGEST_MESSAGE else message[:_LONGEST_MESSAGE] + "…"
+    if "there is no kind" in message:
+        words = _with_hint(words)
+    if is_raised:
+        raise RecordingError(words)
+    say(LogLevel.WARNING, f"{words} (said once)")
 
 
 native.set_misuse_handler(_on_misuse)

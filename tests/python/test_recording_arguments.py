@@ -81,6 +81,59 @@ def test_in_a_step_nothing_raises_and_each_mistake_is_said_once(job: RecordedJob
     assert trace.steps.step.tolist() == [0, 1, 2, 3]
 
 
+def test_what_start_cannot_take_is_one_line(job: RecordedJob) -> None:
+    job.run(
+        """
+        class Whole:
+            def __index__(self): return 3
+        odd = {
+            "rank": (1.5, 2.0, "1", -1, 2**31, [], float("nan")),
+            "max_file_bytes": (1.5, 0, 2**63, "1 GiB"),
+            "warmup_steps": (1e9, -1), "always_steps": (object(),), "attempt": ("0",), "world_size": (0,),
+            "sample_ratio": ("0.1", 1.1, -1, float("nan"), []),
+            "run_id": ("\\ud800", "a\\0b", b"run", 7),
+            "trace_dir": ("\\ud800", "a\\0b", b"a\\0b", 5),
+            "integrations": (5, "", ["nope"], [[]]),
+        }
+        for name, values in odd.items():
+            for value in values:
+                try: smon_rt.start(**{"trace_dir": DIR, name: value})
+                except smon_rt.RecordingError as error:
+                    assert str(error).startswith("start: ") and "\\n" not in str(error), error
+                    assert name == "integrations" or name in str(error), error
+                else: raise AssertionError((name, value))
+        assert not os.path.exists("a")
+        assert smon_rt.start(DIR, rank=Whole(), attempt=True, sample_ratio=1)
+        assert "rank-00003" in smon_rt.status().file_path
+    """
+    )
+
+
+def test_a_mistake_that_was_said_costs_little_from_then_on(job: RecordedJob) -> None:
+    job.run("""
+        import difflib
+        assert smon_rt.start(DIR, sample_ratio=1.0)
+        calls = []
+        look = difflib.get_close_matches
+        difflib.get_close_matches = lambda *args, **more: calls.append(args) or look(*args, **more)
+        with smon_rt.step(0):
+            for _ in range(100): smon_rt.begin("forward_compue")
+            for i in range(100): smon_rt.begin(f"kind {i}")
+            smon_rt.begin("x" * 100_000)
+        assert len(calls) == 20, len(calls)
+        assert smon_rt.status().dropped_spans == 201
+    """)
+
+
+def test_an_endless_mistake_is_said_in_short(job: RecordedJob) -> None:
+    output = job.run("""
+        with smon_rt.step(0): smon_rt.begin("x" * 100_000)
+    """)
+    (line,) = output.stderr.splitlines()
+    assert "there is no kind 'xxx" in line
+    assert len(line) < 400
+
+
 def test_a_thousand_different_mistakes_take_twenty_lines(job: RecordedJob) -> None:
     output = job.run("""
         with smon_rt.step(0):
@@ -252,9 +305,9 @@ def test_the_readme_lists_every_variable() -> None:
 @pytest.mark.parametrize(
     ("call", "expected"),
     [
-        ("smon_rt.start(DIR, run_id=5)", "start: run_id is 5, expected a text"),
-        (r"smon_rt.start(b'\xff')", r"start: trace_dir is b'\xff', expected a path in UTF-8"),
-        ("smon_rt.start(7)", "start: trace_dir is 7, expected a path in UTF-8"),
+        ("smon_rt.start(DIR, run_id=5)", "start: run_id is 5, expected a text in UTF-8, without NUL"),
+        (r"smon_rt.start(b'\xff')", r"start: trace_dir is b'\xff', expected a text in UTF-8, without NUL"),
+        ("smon_rt.start(7)", "start: trace_dir is 7, expected a text in UTF-8, without NUL"),
         ("smon_rt.start(DIR); smon_rt.request_sampling('a')", "no window of 'a' steps from None"),
         ("smon_rt.start(DIR); smon_rt.request_sampling(2**40)", "no window of 1099511627776 steps from None"),
     ],

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import atexit
 import importlib
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from types import ModuleType
 
 from smon_rt.errors import RecordingError
@@ -35,9 +35,10 @@ def check(function: str, integrations: str | Sequence[str]) -> list[str]:
         return list(NAMES)
     if integrations == "none":
         return []
-    names = [integrations] if isinstance(integrations, str) else list(integrations)
+    is_one = isinstance(integrations, str) or not isinstance(integrations, Collection)
+    names: list[str] = [integrations] if is_one else list(integrations)  # type: ignore[list-item]
     for name in names:
-        if name not in NAMES:
+        if not isinstance(name, str) or name not in NAMES:
             known = ", ".join(NAMES)
             raise RecordingError(f'{function}: no integration {name!r}: expected "auto", "none", or some of {known}')
     return names
