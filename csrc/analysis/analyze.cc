@@ -12,6 +12,7 @@
 #include "analysis/host_causes.h"
 #include "analysis/measured_job.h"
 #include "analysis/op_timing.h"
+#include "analysis/waits_for_missing.h"
 
 namespace smon_rt::analysis {
 namespace {
@@ -83,6 +84,10 @@ void find_causes(const WhatIf& what_if, const MeasuredJob& job, const AnalyzeOpt
                          .recorded_step_ns = what_if.simulator().replay(what_if.recorded()).last,
                          .nodelay_step_ns = result.nodelay_step_ns,
                          .keeps_launch_delays = options.rules == Rules::kIds};
+  if (const auto without = without_waits_for_missing(what_if)) {
+    result.knows_wait_for_missing = true;
+    result.wait_for_missing_ns = mean(basis.recorded_step_ns) - mean(*without);
+  }
   append(result.causes, compute_causes(what_if, ComputeFactors(what_if), basis, counter));
   append(result.causes, comm_causes(what_if, basis, counter));
   append(result.causes, host_causes(what_if, job.explained_delays, basis, counter));

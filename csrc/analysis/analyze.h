@@ -67,6 +67,9 @@ struct Analysis {
   // By the rules of ids only.
   std::vector<LeftOutStep> left_out_steps;  // not in `steps`
   std::int64_t absent_op_count = 0;
+  /// What waits for workers that were not recorded take of the steps, in nanoseconds a step; known where some were not.
+  bool knows_wait_for_missing = false;
+  double wait_for_missing_ns = 0;
 };
 
 /// Analyses a trace.

@@ -90,6 +90,12 @@ class Transfers {
     return sum;
   }
 
+  // False where all transfers there may be waits for who was not recorded, or none was recorded.
+  bool is_known(std::size_t place, std::size_t row) const {
+    return std::any_of(medians_.begin(), medians_.end(),
+                       [&](const std::vector<double>& medians) { return std::isfinite(medians[place * rows_ + row]); });
+  }
+
   // Divides the transfers of a place by what they take more; in all rows, each by its own factor, where none is given.
   void repair(JobEdit& edit, std::size_t place, std::size_t row) const {
     for (std::size_t kind = 0; kind < ops_.size(); ++kind) {
@@ -152,7 +158,11 @@ class Transfers {
       for (std::size_t r = 0; p != place && r < rows_; ++r) others.push_back(medians_[kind][p * rows_ + r]);
     }
     const double elsewhere = finite_median(others);
-    for (std::size_t r = 0; r < rows_; ++r) factors[r] = factor(medians_[kind][place * rows_ + r], elsewhere);
+    const double of_unknown = ratio(kind, place, kAllRows);
+    for (std::size_t r = 0; r < rows_; ++r) {
+      const double own = medians_[kind][place * rows_ + r];
+      factors[r] = std::isfinite(own) ? factor(own, elsewhere) : of_unknown;
+    }
     return factors;
   }
 
@@ -215,6 +225,10 @@ class CommCauses {
     for (OpIndex op = 0; op < what_if_.graph().size(); ++op) {
       if (!index_in(kinds, what_if_.graph().op(op).kind)) continue;
       scenario.durations[op] = {nullptr, what_if_.ideal_durations()[op], nullptr};
+      if (what_if_.timing().complete.of(op) == nullptr) continue;
+      std::vector<double>& durations = scenario.owned_lanes.emplace_back(what_if_.timing().lane_count);
+      take_ideal(what_if_, op, durations.data());
+      scenario.durations[op] = {durations.data(), 0, nullptr};
     }
     CauseRemoval removal;
     removal.cause = cause;
@@ -254,7 +268,7 @@ class CommCauses {
   static bool is_slow_in_all(const Transfers& transfers, std::size_t link, std::size_t dp_rank) {
     std::vector<double> others;
     for (std::size_t row = 0; row < transfers.row_count(); ++row) {
-      if (row != dp_rank) others.push_back(transfers.excess_ns(link, row));
+      if (row != dp_rank && transfers.is_known(link, row)) others.push_back(transfers.excess_ns(link, row));
     }
     return median(others) >= transfers.excess_ns(link, dp_rank) / 2;
   }
@@ -341,6 +355,21 @@ class CommCauses {
 
 std::vector<CauseRemoval> comm_causes(const WhatIf& what_if, const CauseBasis& basis, ReplayCounter& counter) {
   return CommCauses(what_if, basis, counter).find();
+}
+
+void take_ideal(const WhatIf& what_if, OpIndex op, double* durations_ns) {
+  const OpTiming& timing = what_if.timing();
+  const double ideal = what_if.ideal_durations()[op];
+  std::fill_n(durations_ns, timing.lane_count, ideal);
+  if (timing.complete.of(op) == nullptr) return;
+  std::vector<double> counted;
+  for (std::size_t lane = 0; lane < timing.lane_count; ++lane) {
+    if (timing.counted.has(op, lane)) counted.push_back(timing.durations(op)[lane]);
+  }
+  const double excess = counted.empty() ? 0 : std::max(0.0, median(counted) - ideal);
+  for (std::size_t lane = 0; lane < timing.lane_count; ++lane) {
+    if (!timing.complete.has(op, lane)) durations_ns[lane] = timing.durations(op)[lane] - excess;
+  }
 }
 
 bool repair_link(JobEdit& edit, const WhatIf& what_if, int dp_rank, int stage, int peer_stage) {

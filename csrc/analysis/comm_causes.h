@@ -25,6 +25,10 @@ std::vector<CauseRemoval> comm_causes(const WhatIf& what_if, const CauseBasis& b
 /// At most; how many it takes depends on what it finds.
 inline constexpr int kCommCauseReplays = 6;
 
+/// What the op takes in the ideal job, in each lane. Where it may have waited for who was not recorded
+/// (waits_for_missing.h), what was recorded without what the same op takes more than its ideal in the other lanes.
+void take_ideal(const WhatIf& what_if, OpIndex op, double* durations_ns);
+
 /// Divides the transfers of the links between two stages, of one dp rank or of all (-1), by what they take more than
 /// those of other links. False where there are none.
 bool repair_link(JobEdit& edit, const WhatIf& what_if, int dp_rank, int stage, int peer_stage);

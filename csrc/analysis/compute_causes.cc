@@ -5,7 +5,6 @@
 #include <utility>
 
 #include "analysis/statistics.h"
-#include "analysis/waits_for_missing.h"
 
 namespace smon_rt::analysis {
 namespace {
@@ -50,15 +49,9 @@ std::vector<Place> outliers(std::vector<std::pair<double, Place>> ratios) {
 class ComputeCauses {
  public:
   ComputeCauses(const WhatIf& what_if, const ComputeFactors& factors, const CauseBasis& basis, ReplayCounter& counter)
-      : what_if_(what_if),
-        factors_(factors),
-        basis_(basis),
-        keeps_(basis.keeps_launch_delays),
-        counter_(counter),
-        waits_(what_if) {}
+      : what_if_(what_if), factors_(factors), basis_(basis), keeps_(basis.keeps_launch_delays), counter_(counter) {}
 
   std::vector<CauseRemoval> find() && {
-    if (waits_.are_there()) before_ns_ = steps_of(keeps_ ? what_if_.recorded() : what_if_.nodelay());
     if (what_if_.dp_size() > 1) find_workers();
     if (what_if_.pp_size() > 1) find_stages();
     if (factors_.evidence().is_sequence_length()) {
@@ -69,19 +62,14 @@ class ComputeCauses {
   }
 
  private:
-  bool replay(CauseRemoval& removal, Scenario scenario) {
+  bool replay(CauseRemoval& removal, const Scenario& scenario) {
     if (!counter_.next()) return false;
-    basis_.set_steps(removal, before_ns_.empty() ? basis_.before_ns() : before_ns_, steps_of(std::move(scenario)));
+    basis_.set_steps(removal, basis_.before_ns(), what_if_.simulator().replay(scenario).last);
     return true;
   }
 
-  std::vector<double> steps_of(Scenario scenario) const {
-    waits_.take_out(scenario);
-    return what_if_.simulator().replay(scenario).last;
-  }
-
-  void add(CauseRemoval removal, Scenario scenario) {
-    if (replay(removal, std::move(scenario))) result_.push_back(std::move(removal));
+  void add(CauseRemoval removal, const Scenario& scenario) {
+    if (replay(removal, scenario)) result_.push_back(std::move(removal));
   }
 
   void sort_by_gain(std::vector<CauseRemoval>& found) const {
@@ -181,9 +169,6 @@ class ComputeCauses {
   const CauseBasis& basis_;
   bool keeps_;  // launch delays
   ReplayCounter& counter_;
-  // Where workers are missing: durations to be used, and the steps that all is compared with then.
-  WaitsForMissing waits_;
-  std::vector<double> before_ns_;  // without those waits; empty: the basis's
   std::vector<CauseRemoval> result_;
 };
 

@@ -114,11 +114,32 @@ class IdRules {
     }
     add_what_all_lanes_show();
     for (const Group& group : lanes_.groups) graph_.add_group(group);
+    add_collectives_of_one();
     return std::move(graph_).build();
   }
 
  private:
   const Op& op(OpIndex index) const { return ops_[index].op; }
+
+  // Where one worker of a stage was recorded alone its collectives have no partner, and yet wait for the other dp
+  // ranks.
+  void add_collectives_of_one() {
+    const LaneTable& table = lanes_.table;
+    const std::size_t pp_size = table.worker_ranks().size() / table.dp_size();
+    if (table.dp_size() == 1) return;
+    std::vector<std::size_t> recorded(pp_size, 0);
+    for (std::size_t worker = 0; worker < table.worker_ranks().size(); ++worker) {
+      if (table.worker_ranks()[worker] >= 0) ++recorded[worker % pp_size];
+    }
+    std::vector<bool> has_group(ops_.size(), false);
+    for (const Group& group : lanes_.groups) {
+      for (OpIndex member : group.members) has_group[member] = true;
+    }
+    for (OpIndex i = 0; i < ops_.size(); ++i) {
+      const bool is_of_one = recorded[static_cast<std::size_t>(op(i).stage)] == 1;
+      if (is_of_one && !has_group[i] && is_dp_collective(op(i).kind)) graph_.add_group({i}, true);
+    }
+  }
 
   // Sends and recvs with the computes of the same ids.
   void match_transfers() {

@@ -1,7 +1,5 @@
 #include "analysis/job_edit.h"
 
-#include <algorithm>
-
 namespace smon_rt::analysis {
 
 JobEdit::JobEdit(const WhatIf& what_if, bool has_launch_delays)
@@ -9,10 +7,6 @@ JobEdit::JobEdit(const WhatIf& what_if, bool has_launch_delays)
       scenario_(has_launch_delays ? what_if.recorded() : what_if.nodelay()),
       own_durations_(what_if.graph().size(), nullptr),
       own_delays_(what_if.graph().size(), nullptr) {}
-
-void JobEdit::set_duration_ns(OpIndex op, double duration_ns) {
-  std::fill_n(durations_ns(op), lane_count_, duration_ns);
-}
 
 double* JobEdit::own_row(OpIndex op, std::vector<OpValues>& values, std::vector<double*>& own) {
   if (own[op] == nullptr) {

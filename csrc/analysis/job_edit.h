@@ -17,8 +17,6 @@ class JobEdit {
   /// The op's own durations or launch delays, one per lane, to be changed; the latter only where there are any.
   double* durations_ns(OpIndex op) { return own_row(op, scenario_.durations, own_durations_); }
   double* launch_delays_ns(OpIndex op) { return own_row(op, scenario_.launch_delays, own_delays_); }
-  /// The op takes this long in every lane, from now on.
-  void set_duration_ns(OpIndex op, double duration_ns);
 
   const Scenario& scenario() const { return scenario_; }
   /// Ends the editing.

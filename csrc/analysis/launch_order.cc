@@ -185,6 +185,11 @@ class WorkerLaunches {
 
 }  // namespace
 
+bool is_dp_collective(Kind kind) {
+  return kind == Kind::kParamsAllGather || kind == Kind::kGradsReduceScatter || kind == Kind::kGradsAllReduce ||
+         kind == Kind::kSeparateGradsAllReduce;
+}
+
 Role role_of(Kind kind) {
   switch (kind) {
     case Kind::kForwardCompute:

@@ -20,6 +20,8 @@ enum class Role : std::uint8_t {
 };
 
 Role role_of(Kind kind);
+/// Collectives over the dp ranks of a stage.
+bool is_dp_collective(Kind kind);
 
 /// An op as its worker launched it. Times are the recorded ones, except around a compute that had others inside it.
 struct Launch {

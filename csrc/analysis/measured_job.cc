@@ -7,6 +7,7 @@
 #include "analysis/lane_table.h"
 #include "analysis/lost_ops.h"
 #include "analysis/reference_graph.h"
+#include "analysis/waits_for_missing.h"
 
 namespace smon_rt::analysis {
 namespace {
@@ -42,6 +43,7 @@ Result<MeasuredJob> measure_by_ids(const OpColumns& columns, const JobLayout& la
   job.left_out_steps = std::move(lanes->left_out_steps);
   job.absent_op_count = lanes->absent_op_count;
   job.timing = measure_ops(lanes->table, job.graph, timing_rules);
+  mark_waits_for_missing(lanes->table, job.graph, job.timing);
   job.host_gaps_ns = host_gaps(*lanes, job.graph, job.timing);
   job.explained_delays = explained_delays(*lanes, job.timing);
   return job;

@@ -170,4 +170,22 @@ std::array<double, kKindCount> ideal_durations(const OpTiming& timing, const OpG
   return ideal;
 }
 
+std::vector<double> ideal_durations_of_ops(const OpTiming& timing, const OpGraph& graph) {
+  const std::array<double, kKindCount> by_kind = ideal_durations(timing, graph);
+  std::vector<double> ideal;
+  std::vector<double> values;
+  for (OpIndex op = 0; op < graph.size(); ++op) {
+    ideal.push_back(by_kind[static_cast<std::size_t>(graph.op(op).kind)]);
+    if (timing.complete.of(op) == nullptr) continue;
+    values.clear();
+    append_counted(timing, op, values);
+    if (!values.empty()) continue;
+    for (std::size_t lane = 0; lane < timing.lane_count; ++lane) {
+      if (!timing.complete.has(op, lane)) values.push_back(timing.durations(op)[lane]);
+    }
+    ideal.back() = median(values);
+  }
+  return ideal;
+}
+
 }  // namespace smon_rt::analysis

@@ -34,6 +34,8 @@ struct OpTiming {
   /// Lanes whose times of an op are its own, for means and medians, and those in which a replay has the op.
   LaneMask counted;
   LaneMask takes_part;
+  /// Lanes whose communication waited for nobody who was not recorded, as far as is known (waits_for_missing.h).
+  LaneMask complete;
 
   const double* durations(OpIndex op) const { return durations_ns.data() + op * lane_count; }
   const double* launch_delays(OpIndex op) const { return launch_delays_ns.data() + op * lane_count; }
@@ -56,5 +58,9 @@ OpTiming measure_ops(const LaneTable& table, const OpGraph& graph, const TimingR
 /// The duration of an op of each kind in the job without stragglers, in nanoseconds: over all stages, and the lanes
 /// that recorded it, the mean for computation, the median for communication. 0 for kinds that do not occur.
 std::array<double, kKindCount> ideal_durations(const OpTiming& timing, const OpGraph& graph);
+
+/// The same of each op. Communication that in all lanes waited for somebody who was not recorded takes its own median:
+/// how much of that was waiting nobody knows.
+std::vector<double> ideal_durations_of_ops(const OpTiming& timing, const OpGraph& graph);
 
 }  // namespace smon_rt::analysis

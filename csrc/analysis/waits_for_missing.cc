@@ -1,103 +1,200 @@
 #include "analysis/waits_for_missing.h"
 
 #include <algorithm>
+#include <array>
+#include <cstddef>
+#include <limits>
+
+#include "analysis/job_edit.h"
+#include "analysis/launch_order.h"
+#include "analysis/missing_workers.h"
+#include "analysis/statistics.h"
 
 namespace smon_rt::analysis {
 namespace {
 
-bool is_pass(Kind kind) {
-  return kind == Kind::kForwardCompute || kind == Kind::kBackwardCompute || kind == Kind::kForwardBackwardCombined;
+// A missing worker whose messages came so little later than usual, of the step, was as fast as the others.
+constexpr double kInTimeRatio = 0.01;
+// A collective may carry twice the bytes of the shortest one of its stage: gradients of twice the precision.
+constexpr double kUsualOfShortest = 2;
+
+bool is_send(Kind kind) {
+  return kind == Kind::kForwardSend || kind == Kind::kBackwardSend;
 }
 
-bool is_dp_collective(Kind kind) {
-  return kind == Kind::kParamsAllGather || kind == Kind::kGradsReduceScatter || kind == Kind::kGradsAllReduce ||
-         kind == Kind::kSeparateGradsAllReduce;
-}
+class WaitMarker {
+ public:
+  WaitMarker(const LaneTable& table, const OpGraph& graph, OpTiming& timing)
+      : table_(table),
+        graph_(graph),
+        timing_(timing),
+        missing_(table, graph),
+        is_in_time_(table.worker_ranks().size(), false) {}
 
-bool computes(const WhatIf& what_if, OpIndex op, std::size_t dp_rank) {
-  const OpTiming& timing = what_if.timing();
-  for (std::size_t lane = dp_rank; lane < timing.lane_count; lane += what_if.dp_size()) {
-    if (timing.counted.has(op, lane) && timing.durations(op)[lane] > 0) return true;
-  }
-  return false;
-}
-
-// Workers without any compute, [dp_rank · pp_size + stage].
-std::vector<bool> missing_workers(const WhatIf& what_if) {
-  std::vector<bool> is_missing(what_if.dp_size() * what_if.pp_size(), true);
-  for (OpIndex op = 0; op < what_if.graph().size(); ++op) {
-    if (!is_pass(what_if.graph().op(op).kind)) continue;
-    const auto stage = static_cast<std::size_t>(what_if.graph().op(op).stage);
-    for (std::size_t dp_rank = 0; dp_rank < what_if.dp_size(); ++dp_rank) {
-      const std::size_t worker = dp_rank * what_if.pp_size() + stage;
-      if (is_missing[worker] && computes(what_if, op, dp_rank)) is_missing[worker] = false;
+  void mark() {
+    if (!missing_.are_there()) return;
+    timing_.complete = LaneMask(graph_.size(), timing_.lane_count);
+    mark_groups(Role::kP2p);
+    see_who_came_in_time();
+    mark_groups(Role::kCollective);
+    mark_groups(Role::kCompute);
+    for (OpIndex op = 0; op < graph_.size(); ++op) {
+      if (!is_alone(op)) continue;
+      for (std::size_t lane = 0; lane < timing_.lane_count; ++lane) take_out(op, lane);
     }
   }
-  return is_missing;
-}
 
-// dp ranks in which the group has a partner that is missing.
-std::vector<bool> ranks_that_wait(const WhatIf& what_if, const Group& group, const std::vector<bool>& is_missing) {
-  std::vector<bool> waits(what_if.dp_size(), false);
-  for (OpIndex member : group.members) {
-    const auto stage = static_cast<std::size_t>(what_if.graph().op(member).stage);
-    for (std::size_t dp_rank = 0; dp_rank < waits.size(); ++dp_rank) {
-      if (!is_missing[dp_rank * what_if.pp_size() + stage]) continue;
-      for (std::size_t other = 0; other < waits.size(); ++other) {
-        if (group.joins(dp_rank, other)) waits[other] = true;
+ private:
+  void take_out(OpIndex op, std::size_t lane) {
+    if (!timing_.takes_part.has(op, lane)) return;
+    timing_.complete.take_out(op, lane);
+    timing_.counted.take_out(op, lane);
+  }
+
+  void mark_groups(Role role) {
+    for (const Group& group : graph_.groups()) {
+      if (role_of(graph_.op(group.members.front()).kind) != role) continue;
+      for (std::size_t lane = 0; lane < timing_.lane_count; ++lane) {
+        if (!waits(group, lane % table_.dp_size())) continue;
+        for (OpIndex member : group.members) take_out(member, lane);
       }
     }
   }
-  return waits;
-}
+
+  bool waits(const Group& group, std::size_t dp_rank) const {
+    for (std::size_t other = 0; other < table_.dp_size(); ++other) {
+      if (!group.joins(dp_rank, other)) continue;
+      for (OpIndex member : group.members) {
+        const auto stage = static_cast<std::size_t>(graph_.op(member).stage);
+        if (missing_.is_missing(other, stage) && !is_in_time_[other * missing_.pp_size() + stage]) return true;
+      }
+    }
+    return false;
+  }
+
+  // By how much its messages came later than others of their kind.
+  void see_who_came_in_time() {
+    const std::array<double, kKindCount> usual = ideal_durations(timing_, graph_);
+    std::vector<double> late_ns(is_in_time_.size(), 0);
+    std::vector<bool> is_seen(is_in_time_.size(), false);
+    for (const Group& group : graph_.groups()) {
+      if (group.spans_dp || group.members.size() != 2) continue;
+      for (std::size_t i : {0, 1}) {
+        const OpIndex sent = group.members[i], received = group.members[1 - i];
+        if (!is_send(graph_.op(sent).kind)) continue;
+        const double typical = usual[static_cast<std::size_t>(graph_.op(received).kind)];
+        if (!(typical > 0)) continue;
+        for (std::size_t lane = 0; lane < timing_.lane_count; ++lane) {
+          if (!missing_.is_missing(sent, lane) || !table_.recorded().has(received, lane)) continue;
+          const std::size_t worker =
+              lane % table_.dp_size() * missing_.pp_size() + static_cast<std::size_t>(graph_.op(sent).stage);
+          is_seen[worker] = true;
+          late_ns[worker] += std::max(0.0, timing_.durations(received)[lane] - typical);
+        }
+      }
+    }
+    double all_steps_ns = 0;
+    for (double step : table_.step_times_ns()) all_steps_ns += step;
+    for (std::size_t worker = 0; worker < is_in_time_.size(); ++worker) {
+      is_in_time_[worker] = is_seen[worker] && late_ns[worker] < kInTimeRatio * all_steps_ns;
+    }
+  }
+
+  // True for communication whose partners are all missing, so that nothing tells when it began.
+  bool is_alone(OpIndex op) const {
+    const Op& it = graph_.op(op);
+    if (graph_.is_communication(op)) return false;
+    if (role_of(it.kind) == Role::kP2p) return missing_.pp_size() > 1;
+    if (!is_dp_collective(it.kind)) return role_of(it.kind) == Role::kCollective;
+    for (std::size_t dp_rank = 0; dp_rank < table_.dp_size(); ++dp_rank) {
+      if (missing_.is_missing(dp_rank, static_cast<std::size_t>(it.stage))) return true;
+    }
+    return false;
+  }
+
+  const LaneTable& table_;
+  const OpGraph& graph_;
+  OpTiming& timing_;
+  MissingWorkers missing_;
+  std::vector<bool> is_in_time_;  // [dp_rank · pp_size + stage], of missing workers
+};
+
+// What transfers take without waiting, as far as those of others tell.
+class UsualTransfers {
+ public:
+  explicit UsualTransfers(const WhatIf& what_if)
+      : what_if_(what_if),
+        by_kind_(ideal_durations(what_if.timing(), what_if.graph())),
+        shortest_of_stage_(what_if.pp_size(), std::numeric_limits<double>::infinity()) {
+    for (OpIndex op = 0; op < what_if.graph().size(); ++op) {
+      const Op& it = what_if.graph().op(op);
+      double& shortest = shortest_of_stage_[static_cast<std::size_t>(it.stage)];
+      if (is_dp_collective(it.kind)) shortest = std::min(shortest, what_if.ideal_durations()[op]);
+    }
+  }
+
+  // Takes out of the op's durations, one per lane, what they wait more.
+  void take_out_waits(OpIndex op, double* durations) const {
+    const OpTiming& timing = what_if_.timing();
+    const Kind kind = what_if_.graph().op(op).kind;
+    const double of_kind = by_kind_[static_cast<std::size_t>(kind)];
+    const bool is_known = of_kind > 0 && what_if_.graph().is_communication(op);
+    const std::vector<double> excess = is_known || is_dp_collective(kind) ? std::vector<double>() : excess_of_ranks(op);
+    const double usual = is_known ? of_kind : kUsualOfShortest * shortest_of_stage(op);
+    for (std::size_t lane = 0; lane < timing.lane_count; ++lane) {
+      if (timing.complete.has(op, lane)) continue;
+      durations[lane] =
+          excess.empty() ? std::min(durations[lane], usual) : durations[lane] - excess[lane % excess.size()];
+    }
+  }
+
+ private:
+  double shortest_of_stage(OpIndex op) const {
+    return shortest_of_stage_[static_cast<std::size_t>(what_if_.graph().op(op).stage)];
+  }
+
+  // What each dp rank waits longer than the others: of a message from a stage that was not recorded nothing else tells.
+  std::vector<double> excess_of_ranks(OpIndex op) const {
+    const OpTiming& timing = what_if_.timing();
+    std::vector<double> medians;
+    for (std::size_t dp_rank = 0; dp_rank < what_if_.dp_size(); ++dp_rank) {
+      std::vector<double> values;
+      for (std::size_t lane = dp_rank; lane < timing.lane_count; lane += what_if_.dp_size()) {
+        if (timing.takes_part.has(op, lane)) values.push_back(timing.durations(op)[lane]);
+      }
+      medians.push_back(values.empty() ? std::numeric_limits<double>::quiet_NaN() : median(values));
+    }
+    std::vector<double> excess;
+    for (std::size_t dp_rank = 0; dp_rank < medians.size(); ++dp_rank) {
+      std::vector<double> others = medians;
+      others.erase(others.begin() + static_cast<std::ptrdiff_t>(dp_rank));
+      const double more = medians[dp_rank] - finite_median(others);
+      excess.push_back(more > 0 ? more : 0);
+    }
+    return excess;
+  }
+
+  const WhatIf& what_if_;
+  std::array<double, kKindCount> by_kind_;
+  std::vector<double> shortest_of_stage_;
+};
 
 }  // namespace
 
-WaitsForMissing::WaitsForMissing(const WhatIf& what_if) {
-  const std::vector<bool> is_missing = missing_workers(what_if);
-  are_there_ = std::find(is_missing.begin(), is_missing.end(), true) != is_missing.end();
-  if (!are_there_) return;
-  for (const Group& group : what_if.graph().groups()) shorten(what_if, group, is_missing);
-  // A collective of which no partner is left begins with its last one, as far as can be told: its delay is the wait.
-  const auto has_missing = [&](std::size_t worker) {
-    for (; worker < is_missing.size(); worker += what_if.pp_size()) {
-      if (is_missing[worker]) return true;
-    }
-    return false;
-  };
+void mark_waits_for_missing(const LaneTable& table, const OpGraph& graph, OpTiming& timing) {
+  WaitMarker(table, graph, timing).mark();
+}
+
+std::optional<std::vector<double>> without_waits_for_missing(const WhatIf& what_if) {
+  const OpTiming& timing = what_if.timing();
+  if (timing.complete.is_everything()) return std::nullopt;
+  const UsualTransfers usual(what_if);
+  JobEdit edit(what_if);
   for (OpIndex op = 0; op < what_if.graph().size(); ++op) {
-    const Op& it = what_if.graph().op(op);
-    const bool is_alone = is_dp_collective(it.kind) && !what_if.graph().is_communication(op);
-    if (is_alone && has_missing(static_cast<std::size_t>(it.stage))) at_once_.push_back(op);
+    if (timing.complete.of(op) == nullptr) continue;
+    usual.take_out_waits(op, edit.durations_ns(op));
   }
-}
-
-void WaitsForMissing::shorten(const WhatIf& what_if, const Group& group, const std::vector<bool>& is_missing) {
-  const std::vector<bool> waits = ranks_that_wait(what_if, group, is_missing);
-  if (std::find(waits.begin(), waits.end(), true) == waits.end()) return;
-  for (OpIndex member : group.members) {
-    const double* recorded = what_if.timing().durations(member);
-    std::vector<double> durations_ns(recorded, recorded + what_if.timing().lane_count);
-    for (std::size_t lane = 0; lane < durations_ns.size(); ++lane) {
-      if (!waits[lane % waits.size()]) continue;
-      durations_ns[lane] = std::min(durations_ns[lane], what_if.ideal_durations()[member]);
-    }
-    without_waits_.emplace_back(member, std::move(durations_ns));
-    // Who began late in such a group may have waited for the missing one before: nothing recorded tells.
-    const double* delays = what_if.timing().launch_delays(member);
-    std::vector<double> delays_ns(delays, delays + what_if.timing().lane_count);
-    for (std::size_t lane = 0; lane < delays_ns.size(); ++lane) {
-      if (waits[lane % waits.size()]) delays_ns[lane] = std::min(delays_ns[lane], 0.0);
-    }
-    without_delays_.emplace_back(member, std::move(delays_ns));
-  }
-}
-
-void WaitsForMissing::take_out(Scenario& scenario) const {
-  for (const auto& [op, durations_ns] : without_waits_) scenario.durations[op] = {durations_ns.data(), 0, nullptr};
-  if (scenario.launch_delays.empty()) return;
-  for (const auto& [op, delays_ns] : without_delays_) scenario.launch_delays[op] = {delays_ns.data(), 0, nullptr};
-  for (OpIndex op : at_once_) scenario.launch_delays[op] = OpValues{};
+  return what_if.simulator().replay(edit.scenario()).last;
 }
 
 }  // namespace smon_rt::analysis

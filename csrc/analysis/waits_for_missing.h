@@ -1,32 +1,26 @@
 #pragma once
 
-#include <utility>
+#include <optional>
 #include <vector>
 
-#include "analysis/simulator.h"
+#include "analysis/lane_table.h"
+#include "analysis/op_graph.h"
+#include "analysis/op_timing.h"
 #include "analysis/what_if.h"
 
 namespace smon_rt::analysis {
 
-/// Who communicated with a worker that was not recorded waited for it: what that worker did is in its transfers, and no
-/// repair of computes would shorten it. Where gains of computes are asked for, such transfers take what they usually
-/// do, before and after.
-class WaitsForMissing {
- public:
-  explicit WaitsForMissing(const WhatIf& what_if);
+/// Who communicated with a worker that was not recorded may have waited for it, and nothing tells that wait from a slow
+/// link. Takes such transfers out of `timing.complete` and `timing.counted`, so that they are no evidence of slow
+/// communication and in nobody's yardstick:
+/// - messages from or to such a worker, and those whose other end is a stage that was not recorded at all;
+/// - collectives that it was part of. Where it sent messages to recorded workers and these came in time, by what it
+///   must have done (missing_workers.h), it was not late for collectives either: these stay.
+void mark_waits_for_missing(const LaneTable& table, const OpGraph& graph, OpTiming& timing);
 
-  /// False where all workers were recorded.
-  bool are_there() const { return are_there_; }
-  /// `scenario` borrows from this.
-  void take_out(Scenario& scenario) const;
-
- private:
-  void shorten(const WhatIf& what_if, const Group& group, const std::vector<bool>& is_missing);
-
-  bool are_there_ = false;
-  std::vector<std::pair<OpIndex, std::vector<double>>> without_waits_;  // durations, by lane
-  std::vector<std::pair<OpIndex, std::vector<double>>> without_delays_;
-  std::vector<OpIndex> at_once_;  // without launch delays
-};
+/// Steps in nanoseconds of the job as recorded, where such transfers take no longer than they usually do: messages
+/// what complete ones of their kind take, or the same message in the other lanes; collectives what complete ones of
+/// their kind take, or the shortest kind of data-parallel collective of their stage. None where none is marked.
+std::optional<std::vector<double>> without_waits_for_missing(const WhatIf& what_if);
 
 }  // namespace smon_rt::analysis

@@ -26,10 +26,8 @@ WhatIf::WhatIf(const OpGraph& graph, const OpTiming& timing, std::size_t dp_size
       timing_(timing),
       dp_size_(dp_size),
       pp_size_(pp_size),
-      simulator_(graph, dp_size, timing.lane_count / dp_size, &timing.takes_part) {
-  const std::array<double, kKindCount> by_kind = smon_rt::analysis::ideal_durations(timing, graph);
-  for (const Op& op : graph.ops()) ideal_.push_back(by_kind[static_cast<std::size_t>(op.kind)]);
-}
+      simulator_(graph, dp_size, timing.lane_count / dp_size, &timing.takes_part),
+      ideal_(ideal_durations_of_ops(timing, graph)) {}
 
 Scenario WhatIf::recorded() const {
   return nodelay_with_launch_delays([](const Op&) { return true; });

@@ -13,7 +13,6 @@
 #include "analysis/lane_choice.h"
 #include "analysis/rebalance.h"
 #include "analysis/slowdowns.h"
-#include "analysis/waits_for_missing.h"
 
 namespace smon_rt::analysis {
 namespace {
@@ -85,7 +84,7 @@ JobEdit edited(const WhatIf& what_if, std::span<const ExplainedDelay> explained,
   for (const DurationScale& it : question.scales) scale(what_if, it, edit);
   for (OpIndex op = 0; op < what_if.graph().size(); ++op) {
     if (contains(question.ideal_kinds, what_if.graph().op(op).kind)) {
-      edit.set_duration_ns(op, what_if.ideal_durations()[op]);
+      take_ideal(what_if, op, edit.durations_ns(op));
     }
   }
   return edit;
@@ -179,23 +178,15 @@ Result<QuestionAnswer> replay_other_ranks(const WhatIf& what_if, const Question&
   return answer;
 }
 
-bool is_about_computes(const Question& question) {
-  return !question.fixed_workers.empty() || !question.fixed_stages.empty() || !question.scales.empty() ||
-         question.microbatches != Microbatches::kAsRecorded;
-}
-
 // Answers questions, and remembers what several of them need.
 class Asker {
  public:
   Asker(const WhatIf& what_if, std::span<const ExplainedDelay> explained, ReplayCounter& counter)
-      : what_if_(what_if), explained_(explained), counter_(counter), waits_(what_if) {}
+      : what_if_(what_if), explained_(explained), counter_(counter) {}
 
   Result<QuestionAnswer> answer(const Question& question) {
-    const bool without_waits = waits_.are_there() && is_about_computes(question);
-    Scenario scenario = edited(what_if_, explained_, question).take();
-    if (without_waits) waits_.take_out(scenario);
-    auto answer = replay(question, scenario);
-    if (answer) answer->before_ns = before(question.had_launch_delays, without_waits);
+    auto answer = replay(question, edited(what_if_, explained_, question).take());
+    if (answer) answer->before_ns = before(question.had_launch_delays);
     return answer;
   }
 
@@ -210,12 +201,10 @@ class Asker {
     return answer;
   }
 
-  const std::vector<double>& before(bool has_launch_delays, bool without_waits) {
-    std::vector<double>& steps = before_ns_[(has_launch_delays ? 2 : 0) + (without_waits ? 1 : 0)];
+  const std::vector<double>& before(bool has_launch_delays) {
+    std::vector<double>& steps = before_ns_[has_launch_delays ? 1 : 0];
     if (steps.empty()) {
-      Scenario scenario = has_launch_delays ? what_if_.recorded() : what_if_.nodelay();
-      if (without_waits) waits_.take_out(scenario);
-      steps = what_if_.simulator().replay(scenario).last;
+      steps = what_if_.simulator().replay(has_launch_delays ? what_if_.recorded() : what_if_.nodelay()).last;
     }
     return steps;
   }
@@ -223,8 +212,7 @@ class Asker {
   const WhatIf& what_if_;
   std::span<const ExplainedDelay> explained_;
   ReplayCounter& counter_;
-  WaitsForMissing waits_;
-  std::array<std::vector<double>, 4> before_ns_;
+  std::array<std::vector<double>, 2> before_ns_;
 };
 
 }  // namespace

@@ -181,6 +181,8 @@ py::dict to_dict(const Analysis& analysis, const JobLayout& layout) {
   }
   result["left_out_steps"] = left_out_steps;
   result["absent_op_count"] = analysis.absent_op_count;
+  result["wait_for_missing_s"] =
+      known_or_none(analysis.wait_for_missing_ns * kSecondsPerNs, analysis.knows_wait_for_missing);
   return result;
 }
 

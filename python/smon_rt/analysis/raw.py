@@ -118,11 +118,13 @@ class RawLeftOutStep(TypedDict):
 class RawCoverage(TypedDict, total=False):
     """What the rules of ids did without; empty and 0 by the reference rules, which refuse such traces.
 
-    `absent_op_count`: computes and communication that a lane lacks and another one has.
+    `absent_op_count`: computes and communication that a lane lacks and another one has. `wait_for_missing_s`: by how
+    much a step is longer because the others wait for workers that were not recorded; None where all were.
     """
 
     left_out_steps: Sequence[RawLeftOutStep]
     absent_op_count: int
+    wait_for_missing_s: float | None
 
 
 class RawAnswer(TypedDict):

@@ -14,7 +14,7 @@ from smon_rt.analysis.smon_spans import COLLECTIVE, WAIT_RETURN, OpColumns
 from smon_rt.analysis.smon_workers import WorkerOps, running_numbers
 from smon_rt.kinds import DP_COLLECTIVE_KINDS
 from smon_rt.trace.kinds import KIND_NUMBERS, RECVS, SENDS
-from smon_rt.trace.partners import COMMUNICATION, dense, sequence_codes
+from smon_rt.trace.partners import dense, sequence_codes
 from smon_rt.trace.spans import Array
 
 _FORWARD = (SENDS[0], RECVS[0])
@@ -184,35 +184,6 @@ def end_sends_with_receives(ops: OpColumns, group: Array) -> Array:
     is_received = received_ns >= ops.start_ns[sends]
     end_ns[sends[is_received]] = latest_ns[is_received]
     return np.asarray(end_ns)
-
-
-def starts_without_waits_for_missing(ops: OpColumns, group: Array) -> Array:
-    """Starts of the ops, where a collective whose members are not all there begins as late as it can have.
-
-    How long it waited for those who are missing nobody knows; as its own time it would be held against those who are
-    there. So it takes what complete collectives of its kind take, and the rest is time before its launch.
-    """
-    start_ns: Array = ops.start_ns.copy()
-    collectives = np.flatnonzero(np.isin(ops.kind, (*COMMUNICATION, _CLIP)) & ~np.isin(ops.kind, (*SENDS, *RECVS)))
-    # A group of its own for who has none.
-    found = np.where(group >= 0, group, int(group.max(initial=-1)) + 1 + np.arange(len(group)))[collectives]
-    counts = np.bincount(found, minlength=1)[found]
-    latest_ns = np.full(int(found.max(initial=-1)) + 1, np.iinfo(np.int64).min)
-    np.maximum.at(latest_ns, found, ops.start_ns[collectives])
-    transfer_ns = ops.end_ns[collectives] - latest_ns[found]
-    # Groups of two sizes may carry the same kind: those within a replica, and those across them.
-    like = dense(ops.kind[collectives], ops.own_comm[collectives])
-    for number in range(int(like.max(initial=-1)) + 1):
-        of_kind = like == number
-        kind = int(ops.kind[collectives][of_kind][0])
-        usual = int(counts[of_kind].max())
-        lacks = of_kind & (counts < usual)
-        if kind == COLLECTIVE or not lacks.any():
-            continue
-        typical_ns = max(int(np.median(transfer_ns[of_kind & (counts == usual)])), 0)
-        rows = collectives[lacks]
-        start_ns[rows] = np.maximum(start_ns[rows], ops.end_ns[rows] - typical_ns)
-    return start_ns
 
 
 def is_inside_a_worker(ops: OpColumns, members: list[tuple[int, ...]], worker_of_rank: Array) -> Array:

@@ -27,7 +27,6 @@ from smon_rt.analysis.smon_groups import (
     end_sends_with_receives,
     find_groups,
     is_inside_a_worker,
-    starts_without_waits_for_missing,
 )
 from smon_rt.analysis.smon_layout import JobLayout
 from smon_rt.analysis.smon_repeats import last_of_each_step
@@ -188,8 +187,6 @@ class _JobImporter:
         self._layout.vpp_size = vpp_size
         job = self._layout.job(shown(self._reader.job.run_id))
         ops = merged.ops.replace(end_ns=end_sends_with_receives(merged.ops, groups.group_id))
-        if (lowest < 0).any():
-            ops = ops.replace(start_ns=starts_without_waits_for_missing(ops, groups.group_id))
         batch = self._batch(dataclasses.replace(merged, ops=ops), groups, layout)
         recording = self._recording(alignment, merged, groups, set(np.unique(ranks.rank).tolist()))
         return Trace(job, batch, "", 0.0, recording)

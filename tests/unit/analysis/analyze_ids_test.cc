@@ -13,6 +13,7 @@
 
 #include "analysis/analyze.h"
 #include "analysis/lost_ops.h"
+#include "analysis/waits_for_missing.h"
 #include "id_rows.h"
 #include "what_if_job.h"
 
@@ -41,7 +42,7 @@ class IdWhatIf {
   IdWhatIf(const std::vector<Row>& rows, const JobLayout& layout)
       : lanes(build(rows, layout)),
         graph(std::move(build_graph(lanes, 0)).value()),
-        timing((put_in_lost_ops(lanes.table, graph), measure_ops(lanes.table, graph, {0, false, true}))),
+        timing(measure(lanes.table, graph)),
         what_if(graph, timing, static_cast<std::size_t>(layout.dp_size), static_cast<std::size_t>(layout.pp_size)) {}
   IdWhatIf(const IdWhatIf&) = delete;
   IdWhatIf& operator=(const IdWhatIf&) = delete;
@@ -52,6 +53,12 @@ class IdWhatIf {
   WhatIf what_if;
 
  private:
+  static OpTiming measure(LaneTable& table, const OpGraph& graph) {
+    put_in_lost_ops(table, graph);
+    OpTiming timing = measure_ops(table, graph, {0, false, true});
+    mark_waits_for_missing(table, graph, timing);
+    return timing;
+  }
   static IdLanes build(const std::vector<Row>& rows, const JobLayout& layout) {
     const ColumnStore store(rows);
     return std::move(build_id_lanes(store.view(), layout)).value();

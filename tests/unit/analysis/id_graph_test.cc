@@ -319,6 +319,20 @@ TEST(IdGraph, FewerMicrobatchesInALaneKeepItsOwnOrder) {
   for (int last : {1, 2, 3}) EXPECT_TRUE(job.waits_for(optimizer_side, job.op(kBackward, 0, last))) << last;
 }
 
+TEST(IdGraph, ACollectiveOfTheOnlyRecordedWorkerOfAStageWaitsForTheOtherDpRanks) {
+  IdRows made;
+  for (At at : {At{0, 0}, At{0, 1}, At{1, 1}}) {
+    made.compute(at, kForward, 0, 0, 10);
+    // A communicator of its own in each dp rank of stage 1.
+    made.add(at, Kind::kGradsReduceScatter, 10, 20, -1, -1, at.stage == 0 ? 1 : 2 + at.dp_rank);
+  }
+  const IdJob job(made.rows, layout_of(2, 2));
+  const OpIndex alone = job.op(Kind::kGradsReduceScatter, 0), recorded_twice = job.op(Kind::kGradsReduceScatter, 1);
+  ASSERT_TRUE(job.graph.is_communication(alone));
+  EXPECT_TRUE(job.graph.groups()[job.graph.group_of(alone)].spans_dp);
+  EXPECT_FALSE(job.graph.is_communication(recorded_twice));
+}
+
 TEST(IdGraph, OpsThatWaitForEachOtherInACircleAreNamed) {
   IdRows made;
   // Each of two stages sends only after it has received what the other sends after that.

@@ -72,5 +72,34 @@ TEST(LostOps, AMemberOfAnotherDpRankIsAPartnerWhereTheGroupSpansThem) {
   EXPECT_EQ(job.lanes.table.ends_ns(reduce)[2], 11'000);
 }
 
+// A message from stage 0 to stage 1 in each of three dp ranks; stage 0 of the last one was not recorded at all.
+IdRows job_without_one_sender(std::int64_t arrival_us) {
+  IdRows made;
+  for (int dp : {0, 1, 2}) {
+    if (dp < 2) made.compute({dp, 0}, Kind::kForwardCompute, 0, 0, 30);
+    if (dp < 2) made.add({dp, 0}, Kind::kForwardSend, 30, 35, 0, 0, 1 + dp);
+    made.add({dp, 1}, Kind::kForwardRecv, 5, dp < 2 ? 35 : arrival_us, 0, 0, 1 + dp);
+    made.compute({dp, 1}, Kind::kForwardCompute, 0, arrival_us, arrival_us + 10);
+  }
+  return made;
+}
+
+TEST(LostOps, AWorkerThatWasNotRecordedDidWhatTheOthersOfItsStageDid) {
+  IdJob job(job_without_one_sender(50).rows, testing::layout_of(3, 2));
+  put_in_lost_ops(job.lanes.table, job.graph);
+  const OpIndex compute = job.op(Kind::kForwardCompute, 0, 0), send = job.op(Kind::kForwardSend, 0, 0);
+  EXPECT_TRUE(job.lanes.table.takes_part().has(compute, 2));
+  EXPECT_FALSE(job.lanes.table.recorded().has(compute, 2));
+  EXPECT_EQ(job.lanes.table.ends_ns(compute)[2], 30'000);
+  EXPECT_EQ(job.lanes.table.starts_ns(send)[2], 30'000);
+}
+
+TEST(LostOps, AWorkerThatWasNotRecordedWasReadyWhenItsMessageArrived) {
+  IdJob job(job_without_one_sender(32).rows, testing::layout_of(3, 2));
+  put_in_lost_ops(job.lanes.table, job.graph);
+  // A message takes 5.
+  EXPECT_EQ(job.lanes.table.ends_ns(job.op(Kind::kForwardCompute, 0, 0))[2], 27'000);
+}
+
 }  // namespace
 }  // namespace smon_rt::analysis
