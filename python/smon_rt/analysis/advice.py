@@ -14,7 +14,8 @@ from statistics import fmean, median
 from typing import TYPE_CHECKING, Any
 
 from smon_rt.analysis.engine import ask_engine
-from smon_rt.analysis.naming import NAMED_GAIN_RATIO, is_named
+from smon_rt.analysis.naming import is_named
+from smon_rt.analysis.situation import NAMED_GAIN_RATIO
 from smon_rt.analysis.stage_split import better_splits, fit_stages, moved_words
 from smon_rt.analysis.units import counted, is_finite, percent, seconds, seconds_range
 from smon_rt.errors import QuestionError

@@ -56,6 +56,7 @@ class Fidelity:
     left_out: tuple[str, ...]
     is_live: bool
     recorder_overhead: RecorderOverhead | None = None
+    wait_for_missing_s_per_step: float | None = None
 
 
 def completed(recording: Recording | None, raw: RawResult) -> Recording | None:
@@ -94,6 +95,7 @@ def fidelity_of(raw: RawResult, recording: Recording | None) -> Fidelity:
         left_out=() if recording is None else recording.left_out,
         is_live=recording is not None and recording.is_live,
         recorder_overhead=None if recording is None else _overhead(recording),
+        wait_for_missing_s_per_step=raw.get("wait_for_missing_s"),
     )
 
 

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from smon_rt.analysis.causes import Cause
-from smon_rt.analysis.situation import Situation
+from smon_rt.analysis.situation import NAMED_GAIN_RATIO, Situation
 from smon_rt.analysis.units import is_finite
 
-#: A cause is named when it gives back this much of the step, and when its interval stays above the second.
-NAMED_GAIN_RATIO = 0.03
+#: A cause is named when it gives back enough of the step, and when its interval stays above this.
 NAMED_LOW_RATIO = 0.01
 _NEVER_NAMED = frozenset({"noise", "none"})
 

@@ -342,6 +342,7 @@ def _situation(
         has_device_times=job.has_device_times,
         machines=Machines(_by_worker(raw["worker_rank"]), _hosts(recording)),
         stage_layers=options.layers or job.layers,
+        wait_for_missing_s=raw.get("wait_for_missing_s"),
     )
 
 

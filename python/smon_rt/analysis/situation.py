@@ -12,6 +12,8 @@ from smon_rt.analysis.worker_words import Machines
 
 #: Under this slowdown the headline says that nothing is worth fixing (healthy noise alone gives up to 1.04).
 WORTH_FIXING_SLOWDOWN = 1.1
+#: A cause is named, and a wait for ranks that were not recorded is told, from this part of the step on.
+NAMED_GAIN_RATIO = 0.03
 #: Below this one the ideal is itself slow: the job would be faster than without stragglers.
 _IMPOSSIBLE_SLOWDOWN = 0.98
 #: From this replay error on, what the replay says of single causes may be an artefact of clocks or of missing ops.
@@ -56,6 +58,7 @@ class Situation:
     recording: Recording | None = None
     has_device_times: bool | None = None
     machines: Machines = field(default_factory=Machines)
+    wait_for_missing_s: float | None = None
     stage_layers: Sequence[int] | None = None
 
     @property
@@ -76,6 +79,13 @@ class Situation:
         """
         error = self.simulation_error_mean if self.unexplained_error_mean is None else self.unexplained_error_mean
         return is_finite(error) and error >= LARGE_REPLAY_ERROR
+
+    @property
+    def missing_wait_s(self) -> float:
+        """What waits for ranks that were not recorded take of a step, where that would be enough to name a cause."""
+        waited_s = self.wait_for_missing_s
+        is_large = waited_s is not None and waited_s >= NAMED_GAIN_RATIO * self.base_s > 0
+        return waited_s if waited_s is not None and is_large else 0.0
 
     @property
     def worker_count(self) -> int:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from smon_rt.analysis.cause_words import HOST_CAUSES
 from smon_rt.analysis.causes import Cause
+from smon_rt.analysis.missing_words import ranges_words, waits_words
 from smon_rt.analysis.recording import Recording
 from smon_rt.analysis.situation import Situation
 from smon_rt.analysis.units import counted, is_finite, seconds
@@ -24,7 +26,8 @@ def trust_line(situation: Situation, cause: Cause | None) -> str:
     if recording is None:
         host = ["host time only"] if situation.has_device_times is False else []
         return ", ".join([*parts, "drops not known, times and clocks as recorded", *host])
-    return ", ".join([*parts, *_losses(recording), _clocks(recording), *_origins(recording)])
+    losses = _losses(recording, waits_words(situation), cause)
+    return ", ".join([*parts, *losses, _clocks(recording), *_origins(recording)])
 
 
 def _steps(situation: Situation) -> str:
@@ -53,16 +56,17 @@ def _replay(situation: Situation, cause: Cause | None) -> str:
     return words
 
 
-def _losses(recording: Recording) -> list[str]:
-    """What was recorded and is not there, most telling first."""
+def _losses(recording: Recording, waits: str, cause: Cause | None) -> list[str]:
+    """What was recorded and is not there, most telling first; `waits` for it."""
     words = []
     if recording.is_live:
         words.append("still running")
     if recording.missing_ranks:
-        named = ", ".join(map(str, recording.missing_ranks[:_MOST_NAMED]))
-        more = ", …" if len(recording.missing_ranks) > _MOST_NAMED else ""
-        is_one = len(recording.missing_ranks) == 1
-        words.append(f"rank{'' if is_one else 's'} {named}{more} missing")
+        # What their hosts did nobody knows: the cause may be theirs, too.
+        is_everywhere = cause is not None and cause.cause in HOST_CAUSES and cause.where.dp_rank is None
+        missing = ranges_words(recording.missing_ranks) + " missing"
+        missing += " (what they add to the cause is not in the gain)" if is_everywhere else ""
+        words.append(f"{waits}: the cause may be there" if waits else missing)
     words += _shortened(recording.unfinished)
     if recording.dropped_spans:
         by_kind = sorted(recording.dropped_spans.items(), key=lambda item: -item[1])

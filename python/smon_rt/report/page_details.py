@@ -137,6 +137,7 @@ def coverage_section(report: Report) -> str:
         ("steps", f"{report.step_count:,} analysed, {percent(fidelity.coverage.steps)} of those recorded"),
         ("ranks", f"{percent(fidelity.coverage.ranks)} of {counted(report.job.world, 'rank')} recorded"),
         ("missing ranks", f"{len(missing):,}: {named}" if missing else "none"),
+        ("waits for missing ranks", _missing_wait_words(report)),
         ("not finished", "; ".join(fidelity.unfinished) or "none"),
         ("left out", "; ".join(fidelity.left_out) or "nothing"),
         ("clocks", fidelity.clocks),
@@ -164,6 +165,13 @@ def terms_section() -> str:
 
 
 _COMPUTES = ("forward_compute", "backward_compute")
+
+
+def _missing_wait_words(report: Report) -> str:
+    waited_s, base_s = report.fidelity.wait_for_missing_s_per_step, report.mean_step_time_s.base
+    if waited_s is None:
+        return "none"
+    return f"{seconds(max(0.0, waited_s))} a step" + (f", {percent(max(0.0, waited_s) / base_s)}" if base_s > 0 else "")
 
 
 def _overhead_words(report: Report) -> str:

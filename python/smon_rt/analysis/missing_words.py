@@ -1,0 +1,45 @@
+"""What is said of ranks that were not recorded, and of those that wait for them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from smon_rt.analysis.situation import Situation
+from smon_rt.analysis.units import percent
+
+_MOST_RANGES = 6
+
+
+def missing_ranks_words(situation: Situation) -> str:
+    """`rank 5`, `ranks 8–15`; nothing where all were recorded."""
+    ranks = () if situation.recording is None else situation.recording.missing_ranks
+    return ranges_words(ranks)
+
+
+def ranges_words(ranks: Sequence[int]) -> str:
+    """`rank 5`, `ranks 0, 2 and 8–15`, `ranks 0, 2, 4, 6, 8, 10, …`; nothing for none. Ranks are in order."""
+    ranges: list[list[int]] = []
+    for rank in ranks:
+        if ranges and rank == ranges[-1][1] + 1:
+            ranges[-1][1] = rank
+        else:
+            ranges.append([rank, rank])
+    words = [str(first) if first == last else f"{first}–{last}" for first, last in ranges]
+    if not words:
+        return ""
+    if len(words) > _MOST_RANGES:
+        listed = ", ".join([*words[:_MOST_RANGES], "…"])
+    else:
+        listed = " and ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)
+    return f"rank{'' if len(ranks) == 1 else 's'} {listed}"
+
+
+def waits_words(situation: Situation) -> str:
+    """`recorded ranks wait 23 % of the step for rank 5, which is not recorded`; nothing where they do not."""
+    waited_s = situation.missing_wait_s
+    ranks = missing_ranks_words(situation)
+    if not waited_s or not ranks:
+        return ""
+    verb = "is" if ranks.startswith("rank ") else "are"
+    part = percent(waited_s / situation.base_s)
+    return f"recorded ranks wait {part} of the step for {ranks}, which {verb} not recorded"
