@@ -26,7 +26,9 @@ _SEEDS_OF_A_SET = 1000
 
 @dataclass(frozen=True)
 class AccuracyJob:
-    """One job: how it is called in the table, and what it is. `group` is single, mixed or healthy."""
+    """One job: how it is called in the table, and what it is. `group` is single, mixed, healthy, or missing: some ranks
+    were not recorded, whose causes no report can name.
+    """
 
     name: str
     group: str
@@ -113,6 +115,11 @@ _MISSING = dataclasses.replace(_PLAIN, missing_ranks=(5,))
 _UNEVEN = dataclasses.replace(_PLAIN, fewer_microbatches=2)
 _TP = dataclasses.replace(_PLAIN, tp=2, steps=12)
 
+
+def _missing(*ranks: int, **changed: Any) -> JobSpec:
+    return dataclasses.replace(_PLAIN, missing_ranks=ranks, **changed)
+
+
 #: Cause → recipes, each on some layouts.
 _SINGLE: dict[str, list[tuple[Recipe, list[tuple[str, JobSpec]]]]] = {
     "worker": [
@@ -193,11 +200,34 @@ _HEALTHY: list[tuple[str, JobSpec]] = [
     ("uneven, lossy", dataclasses.replace(_UNEVEN, noise=0.03, drop_ratio=0.002)),
 ]
 
+#: Ranks are numbered by stage first: 0 to 3 are the first stage of four dp ranks, and the first of two hosts has 8.
+_OTHER_HOST: dict[str, Any] = {"hosts": 2, "missing_ranks": tuple(range(8, 16))}
+_ONE_RANK: dict[str, Any] = {"missing_ranks": tuple(range(1, 16))}
+_WORKER_1_1 = Plant(1, 1.6, dp_rank=1)
+
+#: Which ranks were not recorded, and what is planted among those that were.
+_MISSING_RANKS: list[tuple[str, JobSpec]] = [
+    *((f"healthy, 5 %, rank {rank}", _missing(rank, noise=0.05)) for rank in (1, 6, 14)),
+    ("healthy, 5 %, first stage", _missing(0, 1, 2, 3, noise=0.05)),
+    ("healthy, 5 %, last stage", _missing(12, 13, 14, 15, noise=0.05)),
+    ("healthy, 5 %, a dp rank", _missing(0, 4, 8, 12, noise=0.05)),
+    ("healthy, 5 %, one rank of all", dataclasses.replace(_PLAIN, noise=0.05, **_ONE_RANK)),
+    ("healthy, other host", dataclasses.replace(_PLAIN, **_OTHER_HOST)),
+    ("healthy, other host, one stage", dataclasses.replace(_DP_ONLY, dp=16, **_OTHER_HOST)),
+    *((f"worker, rank {rank}", _missing(rank, plants=(_WORKER_1_1,))) for rank in (1, 9, 13, 15)),
+    ("worker, other host", dataclasses.replace(_PLAIN, plants=(_WORKER_1_1,), **_OTHER_HOST)),
+    ("stage, rank 1", _missing(1, plants=(Plant(2, 1.4),))),
+    ("link, rank 12", _missing(12, plants=(SlowLink(1, 30.0, 1),))),
+    ("dp group, rank 1", _missing(1, plants=(SlowGroup(0, 6.0),))),
+    ("data, rank 3", _missing(3, plants=(Pauses("data_loading", 100.0, 0.7, dp_rank=1, stage=0),))),
+    ("launch, rank 6", _missing(6, plants=(SlowLaunch(5.0, 1, 1),))),
+]
+
 #: One of each kind of fault, small enough for every run of the tests.
 _SMOKE = {
     *("worker: plain", "worker: clocks", "stage: plain, last", "stage: missing rank", "sequence_length: plain"),
     *("gc: dp only", "host_launch_delay: one worker", "mixed: worker, sequences"),
-    *("healthy: plain", "healthy: 5 %"),
+    *("healthy: plain", "healthy: 5 %", "missing ranks: healthy, other host", "missing ranks: worker, rank 1"),
 }
 
 
@@ -206,7 +236,7 @@ def accuracy_jobs(seeds_from: int) -> list[AccuracyJob]:
     jobs = []
     for seed, (group, name, spec, recipes) in enumerate(_recipes(), seeds_from * _SEEDS_OF_A_SET):
         random = np.random.Generator(np.random.PCG64(np.random.SeedSequence(seed, spawn_key=(_RECIPE_STREAM,))))
-        plants = tuple(recipe(random, spec) for recipe in recipes)
+        plants = spec.plants + tuple(recipe(random, spec) for recipe in recipes)
         jobs.append(AccuracyJob(name, group, dataclasses.replace(spec, plants=plants, seed=seed), name in _SMOKE))
     return jobs
 
@@ -220,3 +250,5 @@ def _recipes() -> Iterator[tuple[str, str, JobSpec, tuple[Recipe, ...]]]:
         yield "mixed", f"mixed: {name}", spec, mixture
     for name, spec in _HEALTHY:
         yield "healthy", f"healthy: {name}", spec, ()
+    for name, spec in _MISSING_RANKS:
+        yield "missing", f"missing ranks: {name}", spec, ()

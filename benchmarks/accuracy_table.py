@@ -21,18 +21,19 @@ def document(grades: Sequence[JobGrade], seeds_from: int, took_s: float) -> str:
             *_misses(grades),
             *_single_and_mixed(grades),
             *_healthy(grades),
+            *_missing_ranks(grades),
         ]
     )
 
 
 def _head(grades: Sequence[JobGrade], seeds_from: int, took_s: float) -> list[str]:
-    counts = {group: len(_of(grades, group)) for group in ("single", "mixed", "healthy")}
+    counts = {group: len(_of(grades, group)) for group in ("single", "mixed", "healthy", "missing")}
     return [
         "# Accuracy of the verdict",
         "",
         f"Made by `make accuracy` on {datetime.date.today().isoformat()}: seeds {seeds_from}, {len(grades)} jobs "
-        f"({counts['single']} with one planted cause, {counts['mixed']} with several, {counts['healthy']} healthy), "
-        f"{took_s:.0f} s.",
+        f"({counts['single']} with one planted cause, {counts['mixed']} with several, {counts['healthy']} healthy, "
+        f"{counts['missing']} with ranks that were not recorded), {took_s:.0f} s.",
         "",
         "The truth of a gain is the mean step time of the job minus that of the same random draws without that plant,",
         "by the generator's own simulator, which shares nothing with the engine. A cause *counts* when that is at",
@@ -49,12 +50,15 @@ def _goals(grades: Sequence[JobGrade]) -> list[str]:
     single = [grade for grade in _of(grades, "single") if _counting([grade])]
     counting = _counting(_of(grades, "single"))
     mixed = _counting(_of(grades, "mixed"))
-    healthy = _of(grades, "healthy")
+    healthy, missing = _of(grades, "healthy"), _of(grades, "missing")
     rows = [
         ("every single cause that counts is named first", [grade.is_first_right for grade in single]),
         ("its gain is right", [plant.is_gain_right for plant in counting]),
         ("in mixed jobs each cause that counts is named", [plant.is_named for plant in mixed]),
-        ("nothing is named in healthy jobs", [not grade.named and grade.first == "none" for grade in healthy]),
+        ("nothing is named in healthy jobs", [_names_nothing(grade) for grade in healthy]),
+        ("nor in those with missing ranks", [_names_nothing(grade) for grade in missing if not grade.plants]),
+        ("which hide no cause of a recorded rank", [grade.is_right for grade in missing if grade.plants]),
+        ("nor change its gain", [plant.is_gain_right for plant in _counting(missing)]),
     ]
     lines = ["## Goals", "", "| goal | measured | met |", "| --- | --- | --- |"]
     for goal, found in rows:
@@ -148,6 +152,26 @@ def _healthy(grades: Sequence[JobGrade]) -> list[str]:
         named = ", ".join(grade.named or ([grade.first] if grade.first != "none" else [])) or "nothing"
         lines.append(f"| {grade.job.name} | {spec.dp} × {spec.pp} | {noise} | {grade.slowdown:.3f} | {named} |")
     return [*lines, ""]
+
+
+def _missing_ranks(grades: Sequence[JobGrade]) -> list[str]:
+    lines = [
+        "## Jobs with ranks that were not recorded",
+        "",
+        "| job | missing | planted | costs | gain said | slowdown said | named |",
+        "| --- | --- | --- | --- | --- | --- | --- |",
+    ]
+    for grade in _of(grades, "missing"):
+        count = f"{len(grade.job.spec.missing_ranks)} of {grade.job.spec.world_size}"
+        plant = grade.plants[0] if grade.plants else None
+        planted = "nothing | – | –" if plant is None else f"{plant.text} | {_ms(plant.gain_s)} | {_ms(plant.said_s)}"
+        named = ", ".join(grade.named) or "nothing"
+        lines.append(f"| {grade.job.name} | {count} | {planted} | {grade.slowdown:.3f} | {named} |")
+    return [*lines, ""]
+
+
+def _names_nothing(grade: JobGrade) -> bool:
+    return not grade.named and grade.first == "none"
 
 
 def _of(grades: Iterable[JobGrade], group: str) -> list[JobGrade]:
