@@ -176,3 +176,52 @@ def count_collective(smoke: bool, record: Record) -> None:
         count = sum(_instructions_of(function, program) for function in ("before", "after", "wait_for_work"))
         version = platform.python_version()
         record(name, count / _PYTHON_PAIRS, f"callgrind, below before(), after() and Work.wait, Python {version}")
+
+
+#: Transfers of a step that is not sampled, by objects that lie in memory as torch's do. The first of them are read by
+#: attribute: what is counted is the difference that more of them make.
+_TRANSFERS_PROGRAM = """
+import gc, os, sys
+gc.disable()
+sys.path.insert(0, {folder!r})
+import smon_rt, torch_objects
+from smon_rt import _runtime as native
+{state}
+class Group:
+    def register(self): return native.register_communicator("world", "pp", [0, 1, 2])
+hooked = torch_objects.Hooked()
+native.learn_files({{"<string>": 3}}, "engine", "function")
+native.learn_torch({{0: (True, True, 0)}}, *torch_objects.getters(hooked), None, bool, bool, bool, print)
+native.act_on_collectives(1)
+before, after = native.make_collective_hooks(Group(), 1, [0, 1, 2])
+wait = native.recorded_wait(id)
+def some(count):
+    for number in range(count):
+        hooked.issue(0, 2, number)
+        before(hooked.before)
+        after(hooked.after)
+        wait(hooked.work)
+some(100)
+hooked.reads = 0
+some({transfers})
+assert hooked.reads == smon_rt.status().stale_tokens == smon_rt.current() == 0
+os._exit(0)
+"""
+
+
+def count_transfer(smoke: bool, record: Record) -> None:
+    """What a transfer runs below the two hooks of its group and `Work.wait`, in a step that is not sampled."""
+    del smoke
+    name = "instructions per transfer's hooks, unsampled"
+    if shutil.which("valgrind") is None or not has_cheap_clock():
+        record(name, None, "no valgrind, or the kernel's clock source is not the TSC")
+        return
+    folder = str(Path(__file__).resolve().parent)
+
+    def count_of(transfers: int) -> int:
+        program = _TRANSFERS_PROGRAM.format(folder=folder, state=PYTHON_STATES["unsampled"], transfers=transfers)
+        return sum(_instructions_of(function, program) for function in ("before", "after", "wait_for_work"))
+
+    count = (count_of(2 * _PYTHON_PAIRS) - count_of(_PYTHON_PAIRS)) / _PYTHON_PAIRS
+    version = platform.python_version()
+    record(name, count, f"callgrind, below before(), after() and Work.wait, read where torch has it, Python {version}")

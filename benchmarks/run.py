@@ -92,6 +92,7 @@ def measure(smoke: bool) -> tuple[list[Row], list[Peer]]:
         instructions.count_recorder,
         instructions.count_python_pair,
         instructions.count_collective,
+        instructions.count_transfer,
         step_overhead.measure,
         torch_hooks.measure,
     ]

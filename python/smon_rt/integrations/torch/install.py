@@ -217,8 +217,10 @@ def _attach_wait() -> str:
     if "wait(self" not in str(work.wait.__doc__):
         return "Work.wait takes other arguments"
     bound = vars(sys.modules["torch._C._distributed_c10d"]).values()
-    for owner in [one for one in bound if isinstance(one, type) and issubclass(one, work) and "wait" in vars(one)]:
-        _replace(owner, "wait", native.recorded_wait(owner.wait))  # a few backends' works have one of their own
+    owners: list[Any] = [one for one in bound if isinstance(one, type) and issubclass(one, work)]
+    for owner in owners:
+        if "wait" in vars(owner):  # a few backends' works have one of their own
+            _replace(owner, "wait", native.recorded_wait(owner.wait))
     return ""
 
 
