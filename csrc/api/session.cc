@@ -81,6 +81,7 @@ Result<std::unique_ptr<Session>> Session::start(const SessionOptions& options) {
   run_with_signals_blocked([&] { done = session->set_up(options); });
   if (done) done = session->start_threads();
   if (!done) {
+    if (session->sink_ != nullptr) session->sink_->discard();  // or readers would take it for one that was killed
     delete session->recorder_;  // nothing was recorded yet: no thread of the job can be inside
     return done.error();
   }

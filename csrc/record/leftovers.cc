@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstddef>
 #include <memory>
@@ -30,8 +31,6 @@ namespace {
 
 constexpr std::uint64_t kMaxArenaBytes = std::uint64_t{64} << 20;
 constexpr std::size_t kMaxArenas = 4096;
-// An arena that cannot be read may be one that is just being made.
-constexpr std::int64_t kUnreadableGraceSeconds = 60;
 
 std::string error_text() {
   return std::generic_category().message(errno);
@@ -259,6 +258,13 @@ void say_given_up(const std::string& path, const ArenaContents& arena, const std
                            std::to_string(arena.steps.size()) + " step times");
 }
 
+/// False for what a process left that was killed while it made its arena: nobody has to hear of that.
+bool has_begun(int fd) {
+  std::array<char, sizeof(kArenaMagic)> magic{};
+  if (::pread(fd, magic.data(), magic.size(), 0) <= 0) return false;
+  return std::ranges::any_of(magic, [](char byte) { return byte != 0; });
+}
+
 void merge_one(const std::string& path, const LeftoverLimits& limits, LeftoverCounts& counts) {
   const OwnedDescriptor file = open_file(path, O_RDWR);
   struct stat status{};
@@ -272,8 +278,8 @@ void merge_one(const std::string& path, const LeftoverLimits& limits, LeftoverCo
 
   const Result<ArenaContents> arena = read_arena_file(file.fd(), static_cast<std::uint64_t>(status.st_size));
   if (!arena) {
-    if (::time(nullptr) - std::max(status.st_mtime, status.st_ctime) < kUnreadableGraceSeconds) return;
-    note(counts, path, arena.error().message);
+    if (::time(nullptr) - std::max(status.st_mtime, status.st_ctime) < limits.unreadable_s) return;
+    if (has_begun(file.fd())) note(counts, path, arena.error().message);
     ++counts.dropped_arenas;
     ::unlink(path.c_str());
     return;

@@ -27,6 +27,7 @@ struct LeftoverLimits {
   std::int64_t absent_s = 24 * 3600;
   // Less free room than this in the tmpfs, and such arenas go at once: Docker's /dev/shm takes some 16 of them.
   double least_free_ratio = 0.25;
+  std::int64_t unreadable_s = 60;  // what cannot be read may be an arena that is just being made
 };
 
 /// Finds arenas of dead processes of this user in a tmpfs, appends the spans that their trace files lack, and removes

@@ -90,4 +90,10 @@ void TraceSink::close(std::string_view reason) {
   file_.close();
 }
 
+void TraceSink::discard() {
+  if (!file_.is_on()) return;
+  file_.close();
+  ::unlink(file_.path().c_str());
+}
+
 }  // namespace smon_rt

@@ -43,6 +43,9 @@ class TraceSink {
   /// The last packet of the file.
   void close(std::string_view reason);
 
+  /// Removes the file, in which nothing was recorded yet.
+  void discard();
+
   /// How many communicators, from the first on, have a name in the file.
   std::uint32_t written_communicators() const { return static_cast<std::uint32_t>(written_.communicators); }
 

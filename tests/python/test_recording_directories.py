@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -60,6 +61,27 @@ def test_start_stop_start(job: RecordedJob) -> None:
     assert [trace.identity.attempt for trace in traces] == [0, 1, 2, 3, 4]
     assert [count_of(trace, "user") for trace in traces] == [1, 2, 3, 4, 5]
     assert [list(trace.names.values()) for trace in traces] == [[f"run {run}"] for run in range(5)]
+
+
+def test_a_start_that_fails_leaves_nothing(job: RecordedJob) -> None:
+    program = """
+        import resource
+        smon_rt.status()  # loads what another user may not read
+        if os.getuid() == 0: os.setuid(65534)  # root has as many threads as it likes
+        resource.setrlimit(resource.RLIMIT_NPROC, (0, 0))
+        try: threading.Thread(target=int).start()
+        except RuntimeError: pass
+        else: sys.exit("there is no such limit here")
+        assert not smon_rt.start(DIR)
+        with smon_rt.step(0), smon_rt.span("user"): pass
+        assert not smon_rt.stop()
+    """
+    with tempfile.TemporaryDirectory() as folder:  # one that another user reaches
+        Path(folder).chmod(0o777)
+        output = job.run(program, folder=Path(folder))
+        assert list(Path(folder).iterdir()) == []
+    assert "not recording: cannot start thread" in output.stderr
+    assert job.arenas() == []
 
 
 def test_a_span_that_spans_a_stop_is_harmless(job: RecordedJob) -> None:

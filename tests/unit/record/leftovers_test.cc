@@ -175,5 +175,17 @@ TEST_F(LeftoversTest, AnArenaOfThisProcessIsLeftAloneOnlyIfThisImageMadeIt) {
   EXPECT_EQ(arenas(), std::vector<fs::path>{(*own)->path()});
 }
 
+TEST_F(LeftoversTest, OfAProcessThatWasKilledWhileItMadeItsArenaNobodyHears) {
+  const auto path = tmpfs() / ("smon-" + std::to_string(::geteuid()) + "-run-0-0");
+  for (const std::string& content : {std::string(), std::string(100'000, '\0'), std::string(100'000, 'x')}) {
+    std::ofstream(path) << content;
+    EXPECT_EQ(merge().dropped_arenas, 0u) << "one may be just about to make it";
+    const LeftoverCounts counts = merge({.least_free_ratio = 0, .unreadable_s = -1});
+    EXPECT_EQ(counts.dropped_arenas, 1u);
+    EXPECT_TRUE(arenas().empty());
+    EXPECT_EQ(counts.problem.empty(), content.find('x') == std::string::npos) << counts.problem;
+  }
+}
+
 }  // namespace
 }  // namespace smon_rt
