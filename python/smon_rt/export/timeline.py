@@ -148,21 +148,21 @@ class _TimelineBuilder:
         tracks = self._trace.tracks
         groups: dict[tuple[int, str], list[Array]] = {}
         key = self._spans.track_id[rows].astype(np.int64) << 32 | self._spans.ring_id[rows]
-        for value in np.unique(key).tolist():
+        for value, of_value in _grouped(key, rows):
             track = tracks.get(value >> 32)
             name = (
                 f"ring {value & 0xFFFF_FFFF}" if track is None else f"{track.thread_name or 'thread'} {track.thread_id}"
             )
-            groups.setdefault((0 if track else 1, name), []).append(rows[key == value])
+            groups.setdefault((0 if track else 1, name), []).append(of_value)
         for (_, name), parts in sorted(groups.items(), key=lambda item: item[0]):
             yield name, np.concatenate(parts)
 
     def _by_stream(self, rows: Array) -> Iterator[tuple[str, Array]]:
         groups: dict[tuple[int, int], list[Array]] = {}
-        for value in np.unique(self._spans.track_id[rows]).tolist():
+        for value, of_value in _grouped(self._spans.track_id[rows], rows):
             track = self._trace.tracks.get(value)
             place = (-1, 0) if track is None else (track.device, track.stream)
-            groups.setdefault(place, []).append(rows[self._spans.track_id[rows] == value])
+            groups.setdefault(place, []).append(of_value)
         for (device, stream), parts in sorted(groups.items()):
             name = f"GPU {device} stream {stream:#x}" if device >= 0 else "GPU"
             yield name, np.concatenate(parts)
@@ -225,13 +225,19 @@ class _TimelineBuilder:
         spans = self._spans
         rows = np.flatnonzero(spans.kind == METRIC)
         counters = []
-        for name_id in np.unique(spans.name_id[rows]).tolist():
-            chosen = rows[spans.name_id[rows] == name_id]
+        for name_id, chosen in _grouped(spans.name_id[rows], rows):
             chosen = chosen[np.argsort(spans.start_ns[chosen], kind="stable")]
             name = self._trace.names.get(name_id) or (f"metric {name_id}" if name_id else "metric")
             times_ns = (spans.start_ns[chosen] + self._offset_ns).tolist()
             counters.append(Counter(name, times_ns, spans.metric_value[chosen].tolist()))
         return counters
+
+
+def _grouped(keys: Array, rows: Array) -> Iterator[tuple[int, Array]]:
+    """Each key, from the least on, with its rows in order; there may be tens of thousands of threads, or of names."""
+    order = np.argsort(keys, kind="stable")
+    values, firsts = np.unique(keys[order], return_index=True)
+    yield from zip(values.tolist(), np.split(rows[order], firsts[1:]), strict=True) if len(values) else ()
 
 
 def split_into_lanes(starts: Array, ends: Array, rows: Array) -> list[list[tuple[int, int, int]]]:
