@@ -16,7 +16,8 @@ def choose_cause(situation: Situation) -> Cause | None:
 
     How far the ideal is away decides nothing: it has means, which a slow op is in, and a gain is measured without it.
     """
-    named = [cause for cause in situation.causes if is_named(cause, situation.base_s)]
+    sure = [cause for cause in situation.causes if not _may_be_drops(cause, situation)]
+    named = [cause for cause in sure if is_named(cause, situation.base_s)]
     return max(named, key=lambda cause: cause.gain_s_per_step, default=None)
 
 
@@ -27,8 +28,17 @@ def is_named(cause: Cause, base_s: float) -> bool:
 
 def unsure_cause(situation: Situation) -> Cause | None:
     """Of a job without a named cause, the one that would be named if it were seen in more steps."""
-    large = [cause for cause in situation.causes if _is_large(cause, situation.base_s)]
+    sure = [cause for cause in situation.causes if not _may_be_drops(cause, situation)]
+    large = [cause for cause in sure if _is_large(cause, situation.base_s)]
     return max(large, key=lambda cause: cause.gain_s_per_step, default=None)
+
+
+def _may_be_drops(cause: Cause, situation: Situation) -> bool:
+    """True for launch delays that would not be named without the gaps that dropped spans leave."""
+    if cause.cause != "host_launch_delay":
+        return False
+    gaps_s = situation.gaps_of_drops_s
+    return gaps_s > 0 and cause.gain_s_per_step - gaps_s < NAMED_GAIN_RATIO * situation.base_s
 
 
 def _is_large(cause: Cause, base_s: float) -> bool:

@@ -81,6 +81,15 @@ class Situation:
         return is_finite(error) and error >= LARGE_REPLAY_ERROR
 
     @property
+    def gaps_of_drops_s(self) -> float:
+        """What of a step may look like launch delays because spans were dropped: a lost compute leaves a gap."""
+        if self.recording is None:
+            return 0.0
+        lost = sum(self.recording.dropped_spans.values()) + self.recording.missing_span_count
+        recorded = sum(self.recording.time_sources.values())
+        return self.base_s * lost / (lost + recorded) if lost else 0.0
+
+    @property
     def missing_wait_s(self) -> float:
         """What waits for ranks that were not recorded take of a step, where that would be enough to name a cause."""
         waited_s = self.wait_for_missing_s

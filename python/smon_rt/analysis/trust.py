@@ -13,6 +13,8 @@ from smon_rt.analysis.units import counted, is_finite, seconds
 
 #: Ops that start before their dependencies end by less than this part of a step cannot change the answer.
 _EARLY_START_RATIO = 0.001
+#: Gaps that dropped spans may have left are told from this part of a step on.
+_GAPS_OF_DROPS_RATIO = 0.01
 _MOST_NAMED = 6
 
 
@@ -27,6 +29,8 @@ def trust_line(situation: Situation, cause: Cause | None) -> str:
         host = ["host time only"] if situation.has_device_times is False else []
         return ", ".join([*parts, "drops not known, times and clocks as recorded", *host])
     losses = _losses(recording, waits_words(situation), cause)
+    if situation.gaps_of_drops_s > _GAPS_OF_DROPS_RATIO * situation.base_s:
+        losses.append("what was dropped looks like launch delays")
     return ", ".join([*parts, *losses, _clocks(recording), *_origins(recording)])
 
 
