@@ -5,6 +5,7 @@
 #include <optional>
 #include <utility>
 
+#include "analysis/by_worker.h"
 #include "analysis/statistics.h"
 
 namespace smon_rt::analysis {
@@ -22,8 +23,8 @@ constexpr double kOwnCauseShare = 0.5;
 // Of those whose delays exceed their peers' most, so many are replayed: delays are waits for the most part, and do not
 // tell whose they are.
 constexpr std::size_t kDelayCandidates = 2;
-// Several places are one cause where each has this part of what the one with the most has.
-constexpr double kOfTheGroupShare = 0.25;
+// Each of several places must have shown the work so often: who was met once or twice in a short recording is chance.
+constexpr double kLeastOccurrences = 2.5;
 // So many workers that launch late are told from those that wait for them, with a replay for each.
 constexpr std::size_t kMostLateWorkers = 4;
 
@@ -47,103 +48,6 @@ CauseRemoval removal_of(const char* cause, const std::vector<HostPlace>& group) 
   }
   return removal;
 }
-
-// Values of all workers, and the median of a worker's peers.
-class ByWorker {
- public:
-  ByWorker(std::size_t dp_size, std::size_t pp_size)
-      : dp_size_(dp_size), pp_size_(pp_size), values_(dp_size * pp_size) {}
-
-  double& at(std::size_t dp_rank, std::size_t stage) { return values_[dp_rank * pp_size_ + stage]; }
-  double at(std::size_t dp_rank, std::size_t stage) const { return values_[dp_rank * pp_size_ + stage]; }
-
-  double of_peers(std::size_t dp_rank, std::size_t stage) const {
-    std::vector<double> others;
-    for (std::size_t other = 0; dp_size_ > 1 && other < dp_size_; ++other) {
-      if (other != dp_rank) others.push_back(values_[other * pp_size_ + stage]);
-    }
-    for (std::size_t other = 0; dp_size_ == 1 && other < pp_size_; ++other) {
-      if (other != stage) others.push_back(values_[other]);
-    }
-    return median(others);
-  }
-
-  // The median of all other workers, or of the sums of all other dp ranks.
-  double of_others(HostPlace place) const {
-    std::vector<double> others;
-    if (place.stage < 0) {
-      const std::vector<double> sums = by_dp_rank();
-      for (std::size_t i = 0; i < sums.size(); ++i) {
-        if (static_cast<int>(i) != place.dp_rank) others.push_back(sums[i]);
-      }
-    } else {
-      const auto own = static_cast<std::size_t>(place.dp_rank) * pp_size_ + static_cast<std::size_t>(place.stage);
-      for (std::size_t i = 0; i < values_.size(); ++i) {
-        if (i != own) others.push_back(values_[i]);
-      }
-    }
-    return median(others);
-  }
-  double mean_of_all() const { return mean(values_); }
-  double of(HostPlace place) const {
-    const auto dp_rank = static_cast<std::size_t>(place.dp_rank);
-    return place.stage < 0 ? by_dp_rank()[dp_rank] : at(dp_rank, static_cast<std::size_t>(place.stage));
-  }
-
-  HostPlace largest() const {
-    const auto found = std::max_element(values_.begin(), values_.end()) - values_.begin();
-    const auto pp_size = static_cast<std::ptrdiff_t>(pp_size_);
-    return {static_cast<int>(found / pp_size), static_cast<int>(found % pp_size)};
-  }
-
-  // Several workers, up to half of those that were recorded, that have so many times as much as is usual, the one with
-  // the most first; none where it is one or more than half.
-  std::vector<HostPlace> standing_out(double ratio, const std::vector<bool>& is_recorded) const {
-    std::vector<double> recorded;
-    for (std::size_t i = 0; i < values_.size(); ++i) {
-      if (is_recorded[i]) recorded.push_back(values_[i]);
-    }
-    const double usual = median(recorded);
-    const double least = std::max(ratio * usual, kOfTheGroupShare * *std::max_element(values_.begin(), values_.end()));
-    std::vector<std::size_t> found;
-    for (std::size_t i = 0; i < values_.size(); ++i) {
-      if (values_[i] > 0 && values_[i] >= least) found.push_back(i);
-    }
-    if (found.size() < 2 || 2 * found.size() > recorded.size()) return {};
-    std::stable_sort(found.begin(), found.end(), [&](std::size_t a, std::size_t b) { return values_[a] > values_[b]; });
-    std::vector<HostPlace> places;
-    for (std::size_t i : found) places.push_back({static_cast<int>(i / pp_size_), static_cast<int>(i % pp_size_)});
-    return places;
-  }
-
-  // How many times as much a group's workers have as the others, median over median; 0 where the others have none.
-  double ratio_of(const std::vector<HostPlace>& group) const {
-    std::vector<double> own, others = values_;
-    for (HostPlace place : group) {
-      own.push_back(of(place));
-      others[static_cast<std::size_t>(place.dp_rank) * pp_size_ + static_cast<std::size_t>(place.stage)] = -1;
-    }
-    std::erase(others, -1.0);
-    const double usual = median(others);
-    return usual > 0 ? median(own) / usual : 0;
-  }
-
-  HostPlace largest_dp_rank() const {
-    const std::vector<double> sums = by_dp_rank();
-    return {static_cast<int>(std::max_element(sums.begin(), sums.end()) - sums.begin()), -1};
-  }
-
- private:
-  std::vector<double> by_dp_rank() const {
-    std::vector<double> sums(dp_size_);
-    for (std::size_t i = 0; i < values_.size(); ++i) sums[i / pp_size_] += values_[i];
-    return sums;
-  }
-
-  std::size_t dp_size_;
-  std::size_t pp_size_;
-  std::vector<double> values_;
-};
 
 double explained_ns(std::span<const ExplainedDelay> explained, OpIndex op, std::size_t lane) {
   const auto found = std::lower_bound(
@@ -263,7 +167,9 @@ class HostCauses {
 
   std::optional<CauseRemoval> work_of_several(HostWork work, const ByWorker& spent, const CauseRemoval& whole) {
     const std::vector<HostPlace> group = spent.standing_out(kStandsOutRatio, recorded_workers());
-    if (group.empty()) return std::nullopt;
+    const ByWorker counts = occurrences(work, spent);
+    const auto is_chance = [&](HostPlace place) { return counts.of(place) < kLeastOccurrences; };
+    if (group.empty() || std::any_of(group.begin(), group.end(), is_chance)) return std::nullopt;
     JobEdit edit(what_if_, basis_.keeps_launch_delays);
     for (HostPlace place : group) remove_host_work(edit, what_if_, explained_, work, place);
     auto placed = replayed(removal_of(whole.cause.c_str(), group), edit.scenario(), basis_.before_ns());
@@ -287,16 +193,36 @@ class HostCauses {
   }
 
   ByWorker time_spent(HostWork work) const {
-    ByWorker spent(what_if_.dp_size(), what_if_.pp_size());
+    return sum_of(work, [](double duration_ns) { return duration_ns; });
+  }
+
+  // How many equal ops would spread a worker's time as its own do (Kish's effective size, (Σx)² / Σx²): short ones that
+  // are there in every step beside one long one are about one.
+  ByWorker occurrences(HostWork work, const ByWorker& spent) const {
+    ByWorker counts = sum_of(work, [](double duration_ns) { return duration_ns * duration_ns; });
+    for (std::size_t dp_rank = 0; dp_rank < what_if_.dp_size(); ++dp_rank) {
+      for (std::size_t stage = 0; stage < what_if_.pp_size(); ++stage) {
+        double& count = counts.at(dp_rank, stage);
+        const double sum_ns = spent.at(dp_rank, stage);
+        count = count > 0 ? sum_ns * sum_ns / count : 0;
+      }
+    }
+    return counts;
+  }
+
+  template <typename Value>
+  ByWorker sum_of(HostWork work, Value value) const {
+    ByWorker sums(what_if_.dp_size(), what_if_.pp_size());
     const OpTiming& timing = what_if_.timing();
     for (OpIndex op = 0; op < what_if_.graph().size(); ++op) {
       if (host_work_of(what_if_.graph().op(op).kind) != work) continue;
       const auto stage = static_cast<std::size_t>(what_if_.graph().op(op).stage);
       for (std::size_t lane = 0; lane < timing.lane_count; ++lane) {
-        if (timing.takes_part.has(op, lane)) spent.at(lane % what_if_.dp_size(), stage) += timing.durations(op)[lane];
+        if (timing.takes_part.has(op, lane))
+          sums.at(lane % what_if_.dp_size(), stage) += value(static_cast<double>(timing.durations(op)[lane]));
       }
     }
-    return spent;
+    return sums;
   }
 
   std::optional<CauseRemoval> replayed(CauseRemoval removal, const Scenario& scenario,

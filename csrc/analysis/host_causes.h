@@ -3,6 +3,7 @@
 #include <span>
 #include <vector>
 
+#include "analysis/by_worker.h"
 #include "analysis/cause.h"
 #include "analysis/cause_basis.h"
 #include "analysis/explained_delays.h"
@@ -14,8 +15,8 @@ namespace smon_rt::analysis {
 
 /// What the host costs: `gc`, `data_loading`, `checkpoint` (those that occur; gc always), each the job as recorded
 /// where that work takes no time, nor the launch delays that it explains; and `host_launch_delay`, without the delays
-/// that nothing explains. With the place where one alone gives back 80 % of that: a worker (dp_rank, stage), the workers
-/// of a dp rank (dp_rank), or several workers that have much more of it than is usual (`workers`).
+/// that nothing explains. With the place where one alone gives back 80 % of that: a worker (dp_rank, stage), the
+/// workers of a dp rank (dp_rank), or several workers that have much more of it than is usual (`workers`).
 ///
 /// A worker's launch delays are those beyond its peers', the other workers of its stage (the other stages with one dp
 /// rank), kind by kind. Where they give back half of all or more, but not 80 %, there are two causes of that name: the
@@ -28,17 +29,6 @@ std::vector<CauseRemoval> host_causes(const WhatIf& what_if, std::span<const Exp
 
 /// At most; how many it takes depends on what it finds.
 inline constexpr int kHostCauseReplays = 3 * 4 + 3 + 5;
-
-/// Some workers: all, those of a dp rank, or one.
-struct HostPlace {
-  int dp_rank = -1;
-  int stage = -1;
-
-  bool has_lane(std::size_t lane, std::size_t dp_size) const {
-    return dp_rank < 0 || lane % dp_size == static_cast<std::size_t>(dp_rank);
-  }
-  bool has(const Op& op) const { return stage < 0 || op.stage == stage; }
-};
 
 /// The work at a place takes no time, and launches there wait for none of it.
 void remove_host_work(JobEdit& edit, const WhatIf& what_if, std::span<const ExplainedDelay> explained, HostWork work,

@@ -89,16 +89,21 @@ TEST(HostCauses, LoadingOfDataTakesWhatWaitedForItWithIt) {
   EXPECT_DOUBLE_EQ(job.gain_us(job.of("host_launch_delay")[0]), 0);
 }
 
-TEST(HostCauses, SeveralWorkersThatTakeTurnsHaveTheirPlaces) {
+// In each step one of two of four dp ranks waits for its data, and all for it.
+IdRows turns_of(int steps) {
   IdRows made;
-  for (int step = 0; step < 4; ++step) {
+  for (int step = 0; step < steps; ++step) {
     std::vector<int> ready_us = {0, 0, 0, 0};
     const int late = step % 2 == 0 ? 1 : 3;
     ready_us[static_cast<std::size_t>(late)] = 20;
     add_step(made, step, ready_us, {0, 0, 0, 0});
     made.add({late, 0, step}, Kind::kDataLoading, 0, 20);
   }
-  const HostJob job(made.rows, layout_of(4, 1));
+  return made;
+}
+
+TEST(HostCauses, SeveralWorkersThatTakeTurnsHaveTheirPlaces) {
+  const HostJob job(turns_of(6).rows, layout_of(4, 1));
   ASSERT_EQ(job.of("data_loading").size(), 1u);
   CauseRemoval found = job.of("data_loading")[0];
   std::sort(found.workers.begin(), found.workers.end());
@@ -107,9 +112,16 @@ TEST(HostCauses, SeveralWorkersThatTakeTurnsHaveTheirPlaces) {
   EXPECT_DOUBLE_EQ(job.gain_us(found), 20);
 }
 
+TEST(HostCauses, WhoWasMetTwiceIsNoPlace) {
+  const HostJob job(turns_of(4).rows, layout_of(4, 1));
+  ASSERT_EQ(job.of("data_loading").size(), 1u);
+  EXPECT_TRUE(job.of("data_loading")[0].workers.empty());
+  EXPECT_EQ(job.of("data_loading")[0].dp_rank, -1);
+}
+
 TEST(HostCauses, WorkersThatWereNotRecordedAreNoYardstick) {
   IdRows made;
-  for (int step = 0; step < 4; ++step) {
+  for (int step = 0; step < 6; ++step) {
     const int late = step % 2 == 0 ? 0 : 1;
     add_step(made, step, {late == 0 ? 20 : 0, late == 1 ? 20 : 0}, {0, 0});
     made.add({late, 0, step}, Kind::kDataLoading, 0, 20);
