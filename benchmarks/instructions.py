@@ -192,6 +192,7 @@ class Group:
 hooked = torch_objects.Hooked()
 native.learn_files({{"<string>": 3}}, "engine", "function")
 native.learn_torch({{0: (True, True, 0)}}, *torch_objects.getters(hooked), None, bool, bool, bool, print)
+native.know_layout()
 native.act_on_collectives(1)
 before, after = native.make_collective_hooks(Group(), 1, [0, 1, 2])
 wait = native.recorded_wait(id)

@@ -153,6 +153,7 @@ PyMethodDef g_calls[] = {
     {"recorded_wait", &recorded_wait, METH_O, "What Work.wait becomes."},
     {"make_collective_hooks", as_method(&make_collective_hooks), METH_FASTCALL, "Hooks of one process group."},
     {"learn_torch", as_method(&learn_torch), METH_FASTCALL, "What hooks need to know of torch; see the stub."},
+    {"know_layout", &know_layout, METH_NOARGS, "This torch is of a version whose layout in memory is known."},
     {"learn_files", as_method(&learn_files_call), METH_FASTCALL, "Files by which callers are told apart."},
     {"act_on_collectives", &act_on_collectives, METH_O, "Number of the recording that hooks act in, 0: none."},
     {"set_must_look", &set_must_look, METH_O, "Whether reductions may be of gradients, outside the backward pass."},

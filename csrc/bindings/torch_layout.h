@@ -10,9 +10,9 @@
 // What torch hands to hooks, read where torch keeps it. An attribute that is read as Python does it runs some hundred
 // instructions of torch, which the processor has to fetch each time, since a step runs millions of others in between.
 //
-// The layout is that of torch 2.15 and of pybind11 since 2.2. It is believed only after the attributes of the first
-// operations have said the same; once one does not, it never is, and attributes are read. Only types that were seen
-// then are read so.
+// The layout is that of torch 2.15 and of pybind11 since 2.2; of another torch nothing is read. It is believed only
+// after the attributes of the first operations have said the same; once one does not, it never is, and attributes are
+// read. Only types that were seen then are read so.
 
 namespace smon_rt::bindings {
 
@@ -72,6 +72,9 @@ inline std::uintptr_t key_of_work(const void* work) {
 }
 /// The same of its object of Python; 0: such objects are not read so.
 std::uintptr_t key_of_work_object(PyObject* work);
+
+/// For Python: this torch is of a version whose layout is known, so it may be compared.
+PyObject* know_layout(PyObject*, PyObject*);
 
 /// Compares what is read so with what the attributes say, until that is decided. No error is set.
 void prove_before(PyObject* args);

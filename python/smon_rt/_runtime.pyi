@@ -153,6 +153,10 @@ def learn_torch(
     """What hooks need. operations: number in HookOpName → is it a transfer, a send, and the kind it has when it reduces
     gradients (0: it cannot). The others read attributes of the hooks' arguments, and do what happens seldom."""
 
+def know_layout() -> None:
+    """This torch is of a version whose layout in memory is known: once attributes have said the same often enough, what
+    an unsampled transfer needs is read there. Never called, nothing is."""
+
 def learn_files(origins: dict[str, int], engine_file: str, function_file: str, /) -> None:
     """Paths of files → who issues an operation whose caller is in there, as in integrations/torch/gradients.py."""
 

@@ -24,6 +24,7 @@ errors = []
 hooked = torch_objects.Hooked()
 native.learn_files({{"<string>": 3}}, "engine", "function")
 native.learn_torch({{0: (True, True, 0)}}, *torch_objects.getters(hooked), None, bool, bool, bool, errors.append)
+if {is_known}: native.know_layout()
 native.act_on_collectives(1)
 before, after = native.make_collective_hooks(Group(), 1, [4, 5, 6])
 wait = native.recorded_wait(lambda work: True)
@@ -48,8 +49,8 @@ os._exit(0)
 """
 
 
-def run(job: RecordedJob, program: str) -> None:
-    text = _PROGRAM.format(benchmarks=str(_BENCHMARKS)) + program + _END
+def run(job: RecordedJob, program: str, *, is_known: bool = True) -> None:
+    text = _PROGRAM.format(benchmarks=str(_BENCHMARKS), is_known=is_known) + program + _END
     assert "done" in job.run(text).stdout
 
 
@@ -62,6 +63,17 @@ assert all(is_open for _, is_open in found), found
 assert all(reads for reads, _ in found[:16]), found
 assert not any(reads for reads, _ in found[16:]), found
 """,
+    )
+
+
+def test_of_an_unknown_version_only_attributes_are_read(job: RecordedJob) -> None:
+    run(
+        job,
+        """
+found = [one(op_id) for op_id in range(60)]
+assert all(reads and is_open for reads, is_open in found), found
+""",
+        is_known=False,
     )
 
 

@@ -41,6 +41,8 @@ _COLLECTIVE, _ALL_REDUCE, _REDUCE_SCATTER = map(
 _FORWARD_SEND, _FORWARD_RECV, _BACKWARD_SEND, _BACKWARD_RECV = map(
     KIND_NAMES.index, ("forward_send", "forward_recv", "backward_send", "backward_recv")
 )
+#: Of torch's versions: the one whose structures csrc/bindings/torch_layout.h knows (ADR 0007).
+_KNOWN_LAYOUT = "2.15."
 _NOT_AN_OPERATION = ("SPLIT", "NEW_WINDOW")
 
 
@@ -115,6 +117,8 @@ def learn_torch(c10d: Any) -> str:
     arguments: list[Any] = [operations, *getters, getattr(sys.modules["torch"]._C, "_current_graph_task_id", None)]
     arguments += [gradients.are_gradients, compute.reduction_began, _end_with_future, _failed]
     native.learn_torch(*arguments)
+    if str(sys.modules["torch"].__version__).startswith(_KNOWN_LAYOUT):
+        native.know_layout()
     return ""
 
 
