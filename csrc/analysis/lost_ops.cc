@@ -84,7 +84,7 @@ class LostOps {
     for (std::size_t lane = 0; lane < lanes_; ++lane) {
       if (table_.recorded().has(op, lane)) delays.push_back(table_.starts_ns(op)[lane] - ready_ns(op, lane));
     }
-    return std::max(0.0, median(delays));
+    return std::max(0.0, lower_median(delays));
   }
 
   void start(OpIndex op, std::size_t lane, double usual_delay) {

@@ -51,15 +51,22 @@ bool MissingWorkers::has(OpIndex op, std::size_t lane) const {
 }
 
 double MissingWorkers::duration_ns(OpIndex op, std::size_t lane) {
-  return usual_ns(op, table_.dp_size()) * microbatch_factor(op, lane);
+  return usual_of_stage_ns(op) * microbatch_factor(op, lane);
+}
+
+double MissingWorkers::usual_of_stage_ns(OpIndex op) {
+  const auto [found, is_new] = usual_of_stage_.try_emplace(op, 0);
+  if (!is_new) return found->second;
+  std::vector<double> of_ranks;
+  for (std::size_t dp_rank = 0; dp_rank < table_.dp_size(); ++dp_rank) {
+    if (const double usual = usual_ns(op, dp_rank); usual > 0) of_ranks.push_back(usual);
+  }
+  return found->second = lower_median(of_ranks);
 }
 
 double MissingWorkers::usual_ns(OpIndex op, std::size_t dp_rank) {
   const auto [found, is_new] = usual_.try_emplace({op, dp_rank}, 0);
-  if (is_new) {
-    found->second =
-        dp_rank == table_.dp_size() ? median_of_lanes(op, 0, 1) : median_of_lanes(op, dp_rank, table_.dp_size());
-  }
+  if (is_new) found->second = median_of_lanes(op, dp_rank, table_.dp_size());
   return found->second;
 }
 
@@ -81,6 +88,13 @@ double MissingWorkers::median_of_lanes(OpIndex op, std::size_t first, std::size_
     if (table_.recorded().has(op, lane)) values.push_back(table_.ends_ns(op)[lane] - table_.starts_ns(op)[lane]);
   }
   return median(values);
+}
+
+double lower_median(std::vector<double>& values) {
+  if (values.empty()) return 0;
+  const auto middle = values.begin() + static_cast<std::ptrdiff_t>((values.size() - 1) / 2);
+  std::nth_element(values.begin(), middle, values.end());
+  return *middle;
 }
 
 }  // namespace smon_rt::analysis

@@ -27,14 +27,15 @@ class MissingWorkers {
   /// True where the missing worker of that lane has the op: its dp rank has the microbatch, or, where that is not
   /// known, half of the others of its stage have the op in the same step.
   bool has(OpIndex op, std::size_t lane) const;
-  /// What the op, no communication, takes the others of the stage, times what the lane's microbatch takes elsewhere in
-  /// the lane of what it takes there in other steps.
+  /// What the op, no communication, takes the faster half of the others of the stage, times what the lane's microbatch
+  /// takes elsewhere in the lane of what it takes there in other steps.
   double duration_ns(OpIndex op, std::size_t lane);
   std::size_t pp_size() const { return pp_size_; }
 
  private:
   void index_microbatches();
-  double usual_ns(OpIndex op, std::size_t dp_rank);  // dp_size: of all dp ranks
+  double usual_of_stage_ns(OpIndex op);
+  double usual_ns(OpIndex op, std::size_t dp_rank);
   double microbatch_factor(OpIndex op, std::size_t lane);
   double median_of_lanes(OpIndex op, std::size_t first, std::size_t stride) const;
 
@@ -46,7 +47,11 @@ class MissingWorkers {
   bool are_there_ = false;
   std::vector<std::vector<bool>> microbatches_;  // by lane, of all that was recorded in it
   std::map<std::pair<Kind, std::int32_t>, std::vector<OpIndex>> ops_of_microbatch_;
-  std::map<std::pair<OpIndex, std::size_t>, double> usual_;  // by op and dp rank; dp_size: of all
+  std::map<std::pair<OpIndex, std::size_t>, double> usual_;  // by op and dp rank
+  std::map<OpIndex, double> usual_of_stage_;
 };
+
+/// Of an even count the smaller of the two middle values: some may be slow. 0 for no values. Reorders `values`.
+double lower_median(std::vector<double>& values);
 
 }  // namespace smon_rt::analysis

@@ -101,5 +101,13 @@ TEST(LostOps, AWorkerThatWasNotRecordedWasReadyWhenItsMessageArrived) {
   EXPECT_EQ(job.lanes.table.ends_ns(job.op(Kind::kForwardCompute, 0, 0))[2], 27'000);
 }
 
+TEST(LostOps, OneSlowWorkerOfTwoDoesNotMakeTheMissingOneSlow) {
+  IdRows made = job_without_one_sender(60);
+  made.rows.front().duration_ns = 50'000;  // dp rank 0 computes 50, dp rank 1 30
+  IdJob job(made.rows, testing::layout_of(3, 2));
+  put_in_lost_ops(job.lanes.table, job.graph);
+  EXPECT_EQ(job.lanes.table.ends_ns(job.op(Kind::kForwardCompute, 0, 0))[2], 30'000);
+}
+
 }  // namespace
 }  // namespace smon_rt::analysis
