@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from smon_rt import cli
 from smon_rt._proto import trace_pb2
 from smon_rt.analysis import analyze
+from smon_rt.report.html import html_page
 from smon_rt.report.json_output import json_schema
 from smon_rt.synth import JobSpec, Plant, make_job
 from tests.python.clock_jobs import HostClock
@@ -102,6 +103,24 @@ def test_a_missing_rank_is_named_and_the_plant_is_found_without_it(
         assert "5 of 6 workers, replay error" in report["verdict"]["text"]
         assert f"rank {missing} missing" in report["verdict"]["text"]
         assert (report["verdict"]["cause"], report["verdict"]["where"]["rank"]) == ("worker", 3)
+        unknown = [key for key, value in report["slowdown_by_worker"].items() if value is None]
+        assert unknown == [key for key, rank in report["worker_rank"].items() if rank == -1]
+        assert (len(unknown), len(report["slowdown_by_worker"])) == (1, 6)
+
+
+def test_a_slow_worker_that_was_not_recorded_is_looked_for_where_it_may_be(tmp_path: Path) -> None:
+    spec = JobSpec(dp=4, pp=4, steps=10, noise=0.02, plants=(Plant(3, 1.5, dp_rank=1),), hosts=2, seed=3)
+    make_job(spec).write(tmp_path / "job")
+    for path in (tmp_path / "job").glob("rank-*"):
+        if int(path.name[5:10]) >= 8:
+            path.unlink()
+    report = analyze(tmp_path / "job")
+    lines = report.verdict.text.splitlines()
+    assert (report.verdict.cause, report.verdict.gain_s_per_step) == ("none", 0)
+    assert lines[1].endswith("for ranks 8–15, not recorded")
+    assert lines[5].startswith("action   look at ranks 8–15, or record all ranks")
+    page = "".join(html_page([report]))
+    assert "perhaps that of ranks 8–15: not recorded, and waited for" in page
 
 
 @pytest.mark.parametrize("missing", [3, 4, 8, 15])

@@ -265,8 +265,8 @@ def _build(raw: RawResult, trace: Trace, options: ReportOptions) -> Report:
         slowdown_by_kind=dict(by["kind"]),
         slowdown_by_stage=_by_number(by["stage"]),
         slowdown_by_dp_rank=_by_number(by["dp_rank"]),
-        slowdown_by_worker=_by_worker(raw["slowdown_by_worker"]),
-        slowdown_by_worker_min=_by_worker(raw["slowdown_by_worker_min"]),
+        slowdown_by_worker=_of_recorded(_by_worker(raw["slowdown_by_worker"]), recording),
+        slowdown_by_worker_min=_of_recorded(_by_worker(raw["slowdown_by_worker_min"]), recording),
         slowdown_by_kind_by_step=_each_by_step(steps, by_by_step["kind"]),
         slowdown_by_stage_by_step=_each_by_step(steps, _by_number(by_by_step["stage"])),
         slowdown_by_dp_rank_by_step=_each_by_step(steps, _by_number(by_by_step["dp_rank"])),
@@ -378,6 +378,14 @@ def _hosts(recording: Recording | None) -> dict[str, str]:
 
 def _by_step(steps: Sequence[str], values: Sequence[float]) -> ByStep:
     return dict(zip(steps, values, strict=True))
+
+
+def _of_recorded(by_worker: dict[str, float], recording: Recording | None) -> dict[str, float]:
+    """Not a number for a worker of which no rank was recorded: what stands in for it says nothing of it."""
+    if recording is None:
+        return by_worker
+    recorded = {worker_key(*worker) for worker in recording.members}
+    return {key: value if key in recorded else math.nan for key, value in by_worker.items()}
 
 
 def _each_by_step(steps: Sequence[str], groups: Mapping[str, Sequence[float]]) -> dict[str, ByStep]:
