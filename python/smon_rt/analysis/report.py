@@ -370,9 +370,8 @@ def _contribution(raw: RawContribution) -> Contribution:
 
 def _hosts(recording: Recording | None) -> dict[str, str]:
     """The host of each worker's lowest rank, where the trace says it."""
-    if recording is None:
-        return {}
-    lowest = {place: min(members, key=lambda member: member.rank) for place, members in recording.members.items()}
+    workers = {} if recording is None else recording.members
+    lowest = {place: min(members, key=lambda member: member.rank) for place, members in workers.items()}
     return {worker_key(*place): member.host for place, member in sorted(lowest.items()) if member.host}
 
 
