@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from smon_rt.analysis.situation import Situation
 from smon_rt.analysis.units import percent
+from smon_rt.analysis.worker_words import ranges_of
 
 _MOST_RANGES = 6
 
@@ -18,13 +19,7 @@ def missing_ranks_words(situation: Situation) -> str:
 
 def ranges_words(ranks: Sequence[int]) -> str:
     """`rank 5`, `ranks 0, 2 and 8–15`, `ranks 0, 2, 4, 6, 8, 10, …`; nothing for none. Ranks are in order."""
-    ranges: list[list[int]] = []
-    for rank in ranks:
-        if ranges and rank == ranges[-1][1] + 1:
-            ranges[-1][1] = rank
-        else:
-            ranges.append([rank, rank])
-    words = [str(first) if first == last else f"{first}–{last}" for first, last in ranges]
+    words = ranges_of(ranks)
     if not words:
         return ""
     if len(words) > _MOST_RANGES:

@@ -92,9 +92,7 @@ class Situation:
     @property
     def missing_wait_s(self) -> float:
         """What waits for ranks that were not recorded take of a step, where that would be enough to name a cause."""
-        waited_s = self.wait_for_missing_s
-        is_large = waited_s is not None and waited_s >= NAMED_GAIN_RATIO * self.base_s > 0
-        return waited_s if waited_s is not None and is_large else 0.0
+        return told_wait_s(self.wait_for_missing_s, self.base_s)
 
     @property
     def worker_count(self) -> int:
@@ -109,6 +107,11 @@ class Situation:
     def cause(self, name: str) -> Cause | None:
         """The cause of that name, if the trace can show it."""
         return next((cause for cause in self.causes if cause.cause == name), None)
+
+
+def told_wait_s(waited_s: float | None, base_s: float) -> float:
+    """A wait for ranks that were not recorded, where it would be enough to name a cause; else 0."""
+    return waited_s if waited_s is not None and waited_s >= NAMED_GAIN_RATIO * base_s > 0 else 0.0
 
 
 def gpu_hours(situation: Situation, actual_s: float) -> float:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from smon_rt.analysis.input_file import shown
@@ -54,16 +54,19 @@ def ranks_words(workers: Sequence[Worker], machines: Machines) -> str:
 
 def _ranges(workers: Sequence[Worker], machines: Machines) -> list[str]:
     """`2–5`, `10`; nothing where a rank is not known, or there would be too many."""
+    ranks = [-1 if (rank := machines.rank(worker)) is None else rank for worker in workers]
+    ranges = ranges_of(sorted(ranks)) if min(ranks) >= 0 else []
+    return ranges if len(ranges) <= _MOST_RANGES else []
+
+
+def ranges_of(ranks: Iterable[int]) -> list[str]:
+    """`2–5`, `10`: runs of ranks, which are in order."""
     ranges: list[tuple[int, int]] = []
-    for rank in sorted(-1 if (rank := machines.rank(worker)) is None else rank for worker in workers):
-        if rank < 0:
-            return []
+    for rank in ranks:
         if ranges and rank == ranges[-1][1] + 1:
             ranges[-1] = (ranges[-1][0], rank)
         else:
             ranges.append((rank, rank))
-    if len(ranges) > _MOST_RANGES:
-        return []
     return [str(first) if first == last else f"{first}–{last}" for first, last in ranges]
 
 

@@ -9,7 +9,7 @@ from smon_rt.analysis.cause_words import links_words
 from smon_rt.analysis.causes import Cause, Where
 from smon_rt.analysis.missing_words import ranges_words
 from smon_rt.analysis.report import Report
-from smon_rt.analysis.situation import NAMED_GAIN_RATIO, WORTH_FIXING_SLOWDOWN
+from smon_rt.analysis.situation import WORTH_FIXING_SLOWDOWN, told_wait_s
 from smon_rt.analysis.units import counted, is_finite, percent, ratio, seconds, seconds_range
 from smon_rt.analysis.verdict_text import NOTHING_TO_REPAIR
 from smon_rt.analysis.worker_words import Machines, group_words
@@ -62,8 +62,7 @@ def answers(report: Report) -> str:
 def place_words(report: Report, cause: Cause | None) -> str:
     """The place of a cause with its machine, as far as the trace knows them."""
     if cause is None:
-        waited_s = report.fidelity.wait_for_missing_s_per_step or 0.0
-        if waited_s >= NAMED_GAIN_RATIO * report.mean_step_time_s.base > 0:
+        if told_wait_s(report.fidelity.wait_for_missing_s_per_step, report.mean_step_time_s.base):
             return f"perhaps that of {ranges_words(report.fidelity.missing_ranks)}: not recorded, and waited for"
         return "none: no cause stands out"
     where = cause.where
