@@ -9,6 +9,7 @@
 #include <tuple>
 #include <utility>
 
+#include "analysis/launch_order.h"
 #include "analysis/statistics.h"
 
 namespace smon_rt::analysis {
@@ -16,8 +17,6 @@ namespace {
 
 constexpr std::array<Kind, 4> kMessages = {Kind::kForwardSend, Kind::kForwardRecv, Kind::kBackwardSend,
                                            Kind::kBackwardRecv};
-constexpr std::array<Kind, 4> kGroupKinds = {Kind::kParamsAllGather, Kind::kGradsReduceScatter, Kind::kGradsAllReduce,
-                                             Kind::kSeparateGradsAllReduce};
 using Kinds = std::array<Kind, 4>;
 constexpr std::size_t kAllRows = static_cast<std::size_t>(-1);
 // Several links are one cause where each takes this part of what the slowest takes more than the others.
@@ -194,8 +193,8 @@ std::vector<int> links_of(const OpGraph& graph, std::vector<StagePair>& links) {
 
 Transfers transfers_of_groups(const WhatIf& what_if) {
   std::vector<int> stage_of;
-  for (const Op& op : what_if.graph().ops()) stage_of.push_back(index_in(kGroupKinds, op.kind) ? op.stage : -1);
-  return Transfers(what_if, kGroupKinds, std::move(stage_of), what_if.pp_size(), false);
+  for (const Op& op : what_if.graph().ops()) stage_of.push_back(index_in(kDpCollectives, op.kind) ? op.stage : -1);
+  return Transfers(what_if, kDpCollectives, std::move(stage_of), what_if.pp_size(), false);
 }
 
 class CommCauses {
@@ -205,7 +204,7 @@ class CommCauses {
 
   std::vector<CauseRemoval> find() && {
     add(links(whole("pp_communication", kMessages)));
-    add(groups(whole("dp_communication", kGroupKinds)));
+    add(groups(whole("dp_communication", kDpCollectives)));
     return std::move(result_);
   }
 
@@ -337,7 +336,7 @@ class CommCauses {
     removal.cause = "dp_communication";
     removal.stage = static_cast<int>(stage);
     double ratio = 1;
-    for (std::size_t kind = 0; kind < kGroupKinds.size(); ++kind) {
+    for (std::size_t kind = 0; kind < kDpCollectives.size(); ++kind) {
       ratio = std::max(ratio, transfers.ratio(kind, stage, 0));
     }
     removal.detail = {{"ratio", ratio}};

@@ -167,9 +167,10 @@ class HostCauses {
 
   std::optional<CauseRemoval> work_of_several(HostWork work, const ByWorker& spent, const CauseRemoval& whole) {
     const std::vector<HostPlace> group = spent.standing_out(kStandsOutRatio, recorded_workers());
+    if (group.empty()) return std::nullopt;
     const ByWorker counts = occurrences(work, spent);
     const auto is_chance = [&](HostPlace place) { return counts.of(place) < kLeastOccurrences; };
-    if (group.empty() || std::any_of(group.begin(), group.end(), is_chance)) return std::nullopt;
+    if (std::any_of(group.begin(), group.end(), is_chance)) return std::nullopt;
     JobEdit edit(what_if_, basis_.keeps_launch_delays);
     for (HostPlace place : group) remove_host_work(edit, what_if_, explained_, work, place);
     auto placed = replayed(removal_of(whole.cause.c_str(), group), edit.scenario(), basis_.before_ns());

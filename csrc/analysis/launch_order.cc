@@ -186,8 +186,7 @@ class WorkerLaunches {
 }  // namespace
 
 bool is_dp_collective(Kind kind) {
-  return kind == Kind::kParamsAllGather || kind == Kind::kGradsReduceScatter || kind == Kind::kGradsAllReduce ||
-         kind == Kind::kSeparateGradsAllReduce;
+  return std::find(kDpCollectives.begin(), kDpCollectives.end(), kind) != kDpCollectives.end();
 }
 
 Role role_of(Kind kind) {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -20,7 +21,10 @@ enum class Role : std::uint8_t {
 };
 
 Role role_of(Kind kind);
+
 /// Collectives over the dp ranks of a stage.
+inline constexpr std::array<Kind, 4> kDpCollectives = {Kind::kParamsAllGather, Kind::kGradsReduceScatter,
+                                                       Kind::kGradsAllReduce, Kind::kSeparateGradsAllReduce};
 bool is_dp_collective(Kind kind);
 
 /// An op as its worker launched it. Times are the recorded ones, except around a compute that had others inside it.
