@@ -329,7 +329,9 @@ def test_the_slow_last_stage_of_the_published_trace_is_found(shared_traces: Path
 def test_a_large_replay_error_casts_doubt_on_the_cause(error: float, is_doubted: bool) -> None:
     raw = make_raw(removed={"worker": 0.9}, m_w=0.9)
     raw["fidelity"]["simulation_error_mean"] = error
-    assert ("too large to trust" in lines_of(report_of(raw))["trust"]) == is_doubted
+    lines = lines_of(report_of(raw))
+    assert ("too large to trust" in lines["trust"]) == is_doubted
+    assert lines["action"].startswith("check clocks and gaps first: the replay is too far off; then ") == is_doubted
 
 
 @pytest.mark.parametrize(("unexplained", "is_doubted"), [(0.004, False), (0.12, True)])
@@ -341,6 +343,17 @@ def test_gaps_of_the_host_are_no_replay_error_and_are_told_apart(unexplained: fl
     words = f"with the host's gaps {100 * unexplained:.1f} % (worst {200 * unexplained:.1f} %)"
     assert f"replay error 14.0 % (worst 2.0 %), {words}" in trust
     assert ("too large to trust" in trust) == is_doubted
+
+
+@pytest.mark.parametrize(("unexplained", "is_doubted"), [(None, False), (0.004, False), (0.15, True)])
+def test_late_launches_as_the_cause_excuse_only_an_error_that_gaps_may_be(
+    unexplained: float | None, is_doubted: bool
+) -> None:
+    raw = make_raw(nodelay_s=1.2, delay_s=0.4)
+    raw["fidelity"] |= {"simulation_error_mean": 0.16, "unexplained_error_mean": unexplained}
+    report = report_of(raw)
+    assert report.verdict.cause == "host_launch_delay"
+    assert ("too large to trust" in lines_of(report)["trust"]) == is_doubted
 
 
 def test_where_the_replay_is_far_off_no_cause_is_told_and_nothing_is_called_healthy() -> None:

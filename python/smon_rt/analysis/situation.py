@@ -80,6 +80,14 @@ class Situation:
         error = self.simulation_error_mean if self.unexplained_error_mean is None else self.unexplained_error_mean
         return is_finite(error) and error >= LARGE_REPLAY_ERROR
 
+    def is_doubtful(self, cause: Cause | None) -> bool:
+        """True where the replay is so far off that what it says of the cause may be wrong.
+
+        Launch delays are the error themselves where nothing tells the two apart, and then no reason for doubt.
+        """
+        is_the_error = cause is not None and cause.cause == "host_launch_delay" and self.unexplained_error_mean is None
+        return self.is_replay_far_off and not is_the_error
+
     @property
     def gaps_of_drops_s(self) -> float:
         """What of a step may look like launch delays because spans were dropped: a lost compute leaves a gap."""

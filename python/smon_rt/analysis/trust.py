@@ -53,9 +53,7 @@ def _replay(situation: Situation, cause: Cause | None) -> str:
             f", with the host's gaps {_error(situation.unexplained_error_mean)} "
             f"(worst {_error(situation.unexplained_error_worst)})"
         )
-    # Delays between ops are the error itself: where they are the cause, they are no reason for doubt.
-    is_delay = cause is not None and cause.cause == "host_launch_delay"
-    if not is_delay and situation.is_replay_far_off:
+    if situation.is_doubtful(cause):
         words += ", too large to trust the cause: check clocks and gaps"
     return words
 

@@ -99,7 +99,9 @@ def action_of(situation: Situation, cause: Cause | None) -> str:
             return "no single repair helps: see the table by kind, and record more steps"
         return NOTHING_TO_REPAIR
     action = action_words(cause, situation.dp, situation.pp, situation.machines, situation.stage_layers)
-    # Nobody should be sent to a machine for what may have been chance.
+    # Nobody should be sent to a machine for what may have been chance, or is none at all.
+    if situation.is_doubtful(cause):
+        return f"check clocks and gaps first: the replay is too far off; then {action}"
     return f"record more steps first: one may be chance; then {action}" if situation.step_count == 1 else action
 
 
