@@ -142,7 +142,8 @@ def test_what_records_by_itself_can_be_chosen(job: RecordedJob) -> None:
         try: smon_rt.start(DIR, integrations="tensorflow")
         except smon_rt.RecordingError as error:
             assert str(error) == (
-                "start: no integration 'tensorflow': expected \\"auto\\", \\"none\\", or some of torch, pipelining, gc")
+                "start: no integration 'tensorflow': expected \\"auto\\", \\"none\\", "
+                "or some of torch, pipelining, megatron, gc")
         else: raise AssertionError
         assert smon_rt.start(DIR, sample_ratio=1.0, integrations="none", strict=True)
         with smon_rt.step(0): gc.collect()

@@ -16,6 +16,7 @@ __all__ = ["NAMES", "attach", "check", "detach", "started", "stopping"]
 NAMES: dict[str, str] = {
     "torch": "smon_rt.integrations.torch",
     "pipelining": "smon_rt.integrations.pipelining",
+    "megatron": "smon_rt.integrations.megatron",
     "gc": "smon_rt.integrations.garbage",
 }
 _attached: list[ModuleType] = []
@@ -29,7 +30,7 @@ def check(function: str, integrations: str | Sequence[str]) -> list[str]:
 
     Example:
         >>> check("start", "auto"), check("start", "none"), check("start", ["gc"])
-        (['torch', 'pipelining', 'gc'], [], ['gc'])
+        (['torch', 'pipelining', 'megatron', 'gc'], [], ['gc'])
     """
     if integrations == "auto":
         return list(NAMES)
@@ -51,7 +52,7 @@ def attach(integrations: str | Sequence[str] = "auto") -> None:
     that exist already. Hooks do nothing until recording starts. What is attached stays.
 
     Args:
-        integrations: "auto" (all), "none", or some of torch, pipelining, gc.
+        integrations: "auto" (all), "none", or some of torch, pipelining, megatron, gc.
 
     Raises:
         RecordingError: there is no such integration.
