@@ -183,6 +183,31 @@ def test_a_killed_process_is_completed_from_memory(
     assert "1 killed" in out
 
 
+def test_ranks_that_run_are_where_they_are_the_one_behind_first(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What one asks of a job that hangs: who is waited for."""
+    memory = tmp_path / "shm"
+    memory.mkdir()
+    monkeypatch.setattr(arena, "SHARED_MEMORY", memory)
+    monkeypatch.setattr(arena, "_runs", lambda pid, _: pid < DEAD_PID)
+    folder = tmp_path / "traces"
+    folder.mkdir()
+    for rank in range(4):
+        write_rank(folder, rank=rank, world_size=4, closed=False)
+        kind = "forward_compute" if rank == 2 else "collective"
+        opened = TestSpan(kind=kind, step=12, start_ns=1_000_000, microbatch=0 if rank == 2 else -1)
+        kept = Arena([Ring(open_spans=[opened])], pid=1000 + rank)
+        write_arena(memory, kept, identity(rank, 4))
+    code, out, _ = info(capsys, str(folder))
+    assert code == 0
+    now = [line for line in out.splitlines() if line.startswith("now ")]
+    assert [line.split(maxsplit=1)[1] for line in now] == [
+        "rank 2 in step 12 (training), inside forward_compute of step 12 microbatch 0",
+        "ranks 0–1 and 3 in step 12 (training), inside collective of step 12",
+    ]
+
+
 def test_names_from_a_file_cannot_move_the_cursor(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     hook = trace_pb2.Hook(name="evil\x1b[2J", installed=False, reason="line\nbreak")
     write_rank(tmp_path, host="host\x1b[31m", hooks=[hook], versions={"a\r": "b\x07"})

@@ -19,6 +19,7 @@ from smon_rt.report.terminal import print_text
 from smon_rt.synth import JobSpec, Pauses, Plant, SlowLink, make_job
 from tests.python.clock_jobs import REALTIME_NS
 from tests.python.recorded_jobs import RecordedJob
+from tests.python.smon_files import step_packet, write_rank
 
 SLOW = JobSpec(dp=2, pp=2, microbatches=4, steps=10, noise=0.02, plants=(Plant(0, 1.6, dp_rank=1),), seed=3)
 HEALTHY = JobSpec(dp=2, pp=2, microbatches=4, steps=10, noise=0.01, comm_noise=0.01, seed=3)
@@ -186,9 +187,28 @@ def test_a_live_job_is_live_and_one_that_finishes_nothing_for_long_looks_stuck(
     assert code == 0
     assert out.startswith("stuck    looks stuck: no rank has finished a step or a span for 3")
     assert labelled(out)["next"].startswith(f"smon info {folder}")
+    # Whoever waits says nothing of who is waited for: no repair comes before that.
+    action = labelled(out)["action"]
+    assert action.startswith(f"see which rank is behind, and what it is inside: smon info {folder}; ")
+    assert "to repair" not in action
     said = json.loads((tmp_path / "look.json").read_text())
     assert said["state"] == "stuck"
     assert 3500 < said["silent_s"] <= 3600
+
+
+def test_a_stuck_job_that_is_else_well_or_cannot_be_analysed_has_no_other_action(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "bare").mkdir()
+    write_rank(tmp_path / "bare", packets=[step_packet([(0, 10**9, 10**9, False, False)])], closed=False)
+    for folder in (record(tmp_path / "run", HEALTHY, closed=False), tmp_path / "bare"):
+        for path in folder.glob("*.smon"):
+            path.with_suffix(".live").write_bytes(b"")
+        monkeypatch.setattr(time, "time_ns", lambda: REALTIME_NS + HOUR_NS)
+        _, out, _ = smon(capsys, folder)
+        assert out.startswith("stuck ")
+        assert labelled(out)["action"] == f"see which rank is behind, and what it is inside: smon info {folder}"
+        assert out.count("action ") == 1
 
 
 def test_files_that_were_not_closed_are_no_live_job_without_a_process(

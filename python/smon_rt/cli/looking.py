@@ -58,7 +58,7 @@ class Look:
 
         lines = [] if self.report is None else labelled_lines(self.report)
         if self.state == "stuck":
-            lines.insert(0, _line("stuck", _stuck_words(self.silent_s or 0.0, self.memory_steps)))
+            lines = [_line("stuck", _stuck_words(self.silent_s or 0.0, self.memory_steps)), *self._stuck_lines(lines)]
         elif self.reason is not None:
             lines.insert(0, _line("nothing", f"to analyse{' yet' if self.state == 'live' else ''}: {self.reason}"))
         lines.append(_line("found", self.found))
@@ -67,6 +67,18 @@ class Look:
             for index, (command, words) in enumerate(self.commands)
         ]
         return "\n".join(lines)
+
+    def _stuck_lines(self, lines: Sequence[str]) -> list[str]:
+        """What was recorded tells of the steps before: what to do now comes before any repair."""
+        from smon_rt.analysis.verdict_text import NOTHING_TO_REPAIR
+
+        action = f"see which rank is behind, and what it is inside: {self.commands[0][0]}"
+        if self.report is not None and self.report.verdict.action != NOTHING_TO_REPAIR:
+            action += f"; only then {self.report.verdict.action}"
+        line, label = _line("action", action), _line("action", "")
+        if not any(each.startswith(label) for each in lines):
+            return [*lines, line]
+        return [line if each.startswith(label) else each for each in lines]
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON values; `report` is that of `smon analyze --json`."""

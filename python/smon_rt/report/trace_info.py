@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from smon_rt.analysis.input_file import shown
+from smon_rt.analysis.missing_words import ranges_words
 from smon_rt.analysis.units import counted, percent, seconds
 from smon_rt.report.tables import Table
 from smon_rt.trace.summary import JobSummary, RankSummary
@@ -36,7 +37,8 @@ def info_text(job: JobSummary) -> str:
         ("cost", _cost_words(job.ranks)),
         ("memory", _counted_words(rank.memory or "unknown" for rank in job.ranks)),
         ("files", _file_words(job)),
-        *(("killed", words) for words in _killed_words(job.ranks)),
+        *(("killed", words) for words in _place_words(job.ranks, "killed")),
+        *(("now", words) for words in _place_words(job.ranks, "recording")),
         *(("settings", words) for words in _setting_words(job)),
         *(("other", words) for words in _other_words(job)),
         *(("MISSING", words) for words in _shortened(job.incomplete, _MOST_INCOMPLETE_LINES)),
@@ -180,17 +182,23 @@ def _file_words(job: JobSummary) -> str:
     return f"{counted(len(files), 'file')}, {_bytes(file_bytes)}; ranks: {_listed(states)}"
 
 
-def _killed_words(ranks: Sequence[RankSummary]) -> list[str]:
-    """Where killed processes were, and the spans that had begun."""
-    words = []
+def _place_words(ranks: Sequence[RankSummary], state: str) -> list[str]:
+    """Where the processes are, or were when they were killed, and what had begun there: who is furthest behind first, and
+    of those in one step who is inside something else than most."""
+    places: dict[tuple[int, str, str], list[int]] = {}
     for rank in ranks:
-        if rank.state == "killed":
+        if rank.state == state and rank.memory_step is not None:
             names = [
                 f"{span.kind} of step {span.step}" + (f" microbatch {span.microbatch}" if span.microbatch >= 0 else "")
                 for span in rank.open_spans
             ]
-            place = f"rank {rank.rank} in step {rank.memory_step} ({rank.memory_phase})"
-            words.append(place + (f", inside {', '.join(_shortened(names, _MOST_NAMED))}" if names else ""))
+            inside = f", inside {', '.join(_shortened(names, _MOST_NAMED))}" if names else ""
+            places.setdefault((rank.memory_step, rank.memory_phase, inside), []).append(rank.rank)
+    in_order = sorted(places.items(), key=lambda place: (place[0][0], len(place[1])))
+    words = [
+        f"{ranges_words(sorted(members))} in step {step} ({phase}){inside}"
+        for (step, phase, inside), members in in_order
+    ]
     return _shortened(words, _MOST_NAMED)
 
 
