@@ -83,7 +83,7 @@ def start(
         warmup_steps: first steps that the analysis leaves out; SMON_RT_WARMUP_STEPS, else 3.
         always_steps: steps after them that are recorded whatever the ratio; 20.
         max_file_bytes: a file beyond it is closed and the next begun; 1 GiB.
-        integrations: what records by itself: "auto" (all), "none", or some of torch, pipelining, megatron, gc: `attach`.
+        integrations: what records by itself: "auto" (all), "none", some of torch, pipelining, megatron, gc.
         strict: raise where a job should rather go on: in tests.
 
     Raises:
