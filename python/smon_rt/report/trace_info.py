@@ -183,8 +183,8 @@ def _file_words(job: JobSummary) -> str:
 
 
 def _place_words(ranks: Sequence[RankSummary], state: str) -> list[str]:
-    """Where the processes are, or were when they were killed, and what had begun there: who is furthest behind first, and
-    of those in one step who is inside something else than most."""
+    """Where the processes are, or were when they were killed, and what had begun there: who is furthest behind first,
+    and of those in one step who is inside something else than most."""
     places: dict[tuple[int, str, str], list[int]] = {}
     for rank in ranks:
         if rank.state == state and rank.memory_step is not None:
