@@ -9,12 +9,14 @@ from typing import Any
 from smon_rt.analysis.input_file import shown
 from smon_rt.analysis.missing_words import ranges_words
 from smon_rt.analysis.units import counted, percent, seconds
+from smon_rt.kinds import COLLECTIVE_KINDS, MESSAGE_KINDS
 from smon_rt.report.tables import Table
 from smon_rt.trace.summary import JobSummary, RankSummary
 
 _MOST_RANK_ROWS = 32
 _MOST_NAMED = 6
 _MOST_INCOMPLETE_LINES = 8
+_WAITING_KINDS = {*COLLECTIVE_KINDS, *MESSAGE_KINDS}
 _STATE_WORDS = {
     "closed": "closed",
     "recording": "still recording",
@@ -183,9 +185,9 @@ def _file_words(job: JobSummary) -> str:
 
 
 def _place_words(ranks: Sequence[RankSummary], state: str) -> list[str]:
-    """Where the processes are, or were when they were killed, and what had begun there: who is furthest behind first,
-    and of those in one step who is inside something else than most."""
-    places: dict[tuple[int, str, str], list[int]] = {}
+    """Where the processes are, or were when they were killed, and what had begun there: who is furthest behind first;
+    of those in one step who is inside none of the operations in which ranks wait for each other, then the fewest."""
+    places: dict[tuple[int, bool, str, str], list[int]] = {}
     for rank in ranks:
         if rank.state == state and rank.memory_step is not None:
             names = [
@@ -193,11 +195,12 @@ def _place_words(ranks: Sequence[RankSummary], state: str) -> list[str]:
                 for span in rank.open_spans
             ]
             inside = f", inside {', '.join(_shortened(names, _MOST_NAMED))}" if names else ""
-            places.setdefault((rank.memory_step, rank.memory_phase, inside), []).append(rank.rank)
-    in_order = sorted(places.items(), key=lambda place: (place[0][0], len(place[1])))
+            is_waiting = any(span.kind in _WAITING_KINDS for span in rank.open_spans)
+            places.setdefault((rank.memory_step, is_waiting, rank.memory_phase, inside), []).append(rank.rank)
+    in_order = sorted(places.items(), key=lambda place: (*place[0][:2], len(place[1])))
     words = [
         f"{ranges_words(sorted(members))} in step {step} ({phase}){inside}"
-        for (step, phase, inside), members in in_order
+        for (step, _, phase, inside), members in in_order
     ]
     return _shortened(words, _MOST_NAMED)
 
