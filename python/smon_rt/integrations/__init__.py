@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import atexit
 import importlib
+import sys
 from collections.abc import Collection, Sequence
 from types import ModuleType
 
 from smon_rt.errors import RecordingError
 from smon_rt.integrations import state
 
-__all__ = ["NAMES", "attach", "check", "detach", "started", "stopping"]
+__all__ = ["NAMES", "attach", "attached", "check", "detach", "started", "stopping"]
 
 #: What can be chosen → the module that does it.
 NAMES: dict[str, str] = {
@@ -65,6 +66,11 @@ def attach(integrations: str | Sequence[str] = "auto") -> None:
         module.attach()
         if module not in _attached:
             _attached.append(module)
+
+
+def attached() -> list[str]:
+    """Names of those that are attached."""
+    return [name for name, place in NAMES.items() if sys.modules.get(place) in _attached]
 
 
 def detach() -> None:
