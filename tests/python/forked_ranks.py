@@ -1,13 +1,14 @@
 """Runs jobs of several ranks on this machine by forking, so that torch is imported once and not by each rank.
 
-    python tests/python/forked_ranks.py '[{"script": "train.py", "arguments": ["--steps", "3"], "ranks": 4}]'
+    python tests/python/forked_ranks.py '[{"script": "train.py", "arguments": ["--steps", "3"], "ranks": 4}]' [MODULE …]
 
-One job after the other; each rank is the script as `__main__` with the variables that torchrun sets. With "run": DIR it
-is run by `smon_rt.run --dir DIR`. Exits with 1 as soon as a rank fails.
+Modules are imported once too. One job after the other; each rank is the script as `__main__` with the variables that
+torchrun sets. With "run": DIR it is run by `smon_rt.run --dir DIR`. Exits with 1 as soon as a rank fails.
 """
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import runpy
@@ -24,6 +25,8 @@ def main() -> int:
     import torch.distributed.pipelining
     import torch.nn.parallel  # noqa: F401
 
+    for name in sys.argv[2:]:
+        importlib.import_module(name)
     for job in json.loads(sys.argv[1]):
         print(f"job: {job['script']} {' '.join(job['arguments'])}", flush=True)
         if not run_job(job):

@@ -1,0 +1,132 @@
+"""Runs layouts of examples/megatron_pretrain.py: one launch of four real processes trains many, one after the other.
+
+Importing Megatron and torch takes longer than training: one process does it, and the ranks are forks of that.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+import textwrap
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from smon_rt.trace import RankTrace
+from tests.python.example_jobs import EXAMPLES, ROOT, environment, traces_in
+
+HAS_MEGATRON = all(importlib.util.find_spec(name) is not None for name in ("torch", "megatron"))
+#: For each test module: `pytestmark = needs_megatron`.
+needs_megatron = pytest.mark.skipif(not HAS_MEGATRON, reason="Megatron is not installed: pip install megatron-core")
+
+DEADLINE_S = 300.0
+STEPS, MICROBATCHES = 5, 4
+#: What each rank of a recorded case records: all of every step.
+EVERYTHING = {"sample_ratio": 1.0, "warmup_steps": 0, "strict": True}
+
+
+@dataclass(frozen=True)
+class Case:
+    """One layout to train."""
+
+    name: str
+    settings: Mapping[str, Any]
+    """Fields of `Settings` of the example."""
+    recording: Mapping[str, Any] | None = None
+    """Options of `smon_rt.start`; not recorded if None."""
+    before: str = ""
+    """Code that each rank runs ahead of training; it finds the names of `megatron_worker.names_of`."""
+    after: str = ""
+
+
+@dataclass(frozen=True)
+class CaseResult:
+    """What became of a case; lists are by rank."""
+
+    case: Case
+    folder: Path
+    """Of the traces."""
+    losses: list[list[float]]
+    """Of each step; empty but on ranks of the last stage."""
+    grad_norms: list[list[float]]
+    answers: list[dict[str, Any]] = field(default_factory=list)
+    """What `before` and `after` left in `answer`."""
+
+    def traces(self) -> list[RankTrace]:
+        """Of all ranks, by rank; whole and without losses."""
+        return traces_in(self.folder)
+
+
+#: Four processes each; dp is what remains.
+LAYOUTS: dict[str, dict[str, Any]] = {
+    "1f1b_overlaps": {"pp": 2, "overlap_grad_reduce": True, "overlap_param_gather": True},
+    "1f1b_adam_tied": {"pp": 2, "optimizer": "megatron", "tie_embeddings": True},
+    "pp4_per_token": {"pp": 4, "optimizer": "torch", "per_token_loss": True},
+    "interleaved_overlap_p2p": {"pp": 2, "vpp": 2, "overlap_p2p": True},
+    "interleaved_pp4": {"pp": 4, "vpp": 2, "layers": 8},
+    "dp4_bf16": {"pp": 1, "bf16": True, "overlap_grad_reduce": True},
+    "tp2_pp2": {"tp": 2, "pp": 2},
+    "tp2_recompute": {"tp": 2, "pp": 1, "recompute": True},
+    "evaluation": {"pp": 2, "eval_every": 2},
+    "two_passes": {"pp": 2, "passes": 2},
+}
+
+
+def run_cases(cases: Iterable[Case], folder: Path, processes: int = 4) -> dict[str, CaseResult]:
+    """Trains cases one after the other in one launch. Names are unique: each has its folder.
+
+    Raises:
+        AssertionError: a rank failed, with what all of them said.
+    """
+    cases = list(cases)
+    assert len({case.name for case in cases}) == len(cases)
+    folder.mkdir(parents=True, exist_ok=True)
+    cases_file = folder / "cases.json"
+    cases_file.write_text(json.dumps([_as_json(case) for case in cases]))
+    worker = str(Path(__file__).with_name("megatron_worker.py"))
+    job = {"script": worker, "arguments": [str(cases_file)], "ranks": processes}
+    command = [sys.executable, str(Path(__file__).with_name("forked_ranks.py")), json.dumps([job]), "megatron_pretrain"]
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=DEADLINE_S, env=_environment(), stdin=subprocess.DEVNULL
+    )
+    assert done.returncode == 0, f"exit code {done.returncode}\n{done.stdout}\n{done.stderr}"
+    return {case.name: _result(case, folder / case.name, processes) for case in cases}
+
+
+def with_and_without(layouts: Mapping[str, Mapping[str, Any]], steps: int = STEPS) -> list[Case]:
+    """Each layout as "plain NAME" and, after all of these, recorded as "NAME": smon_rt is not loaded for the former."""
+    own = {"steps": steps, "microbatches": MICROBATCHES}
+    plain = [Case(f"plain {name}", own | dict(settings)) for name, settings in layouts.items()]
+    return plain + [replace(case, name=case.name.removeprefix("plain "), recording=EVERYTHING) for case in plain]
+
+
+_layouts: dict[str, CaseResult] = {}
+
+
+@pytest.fixture(scope="session")
+def layouts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, CaseResult]:
+    """All of LAYOUTS, recorded ("NAME") and not ("plain NAME"); trained once for all test modules."""
+    if not _layouts:
+        _layouts.update(run_cases(with_and_without(LAYOUTS), tmp_path_factory.mktemp("megatron")))
+    return _layouts
+
+
+def _as_json(case: Case) -> dict[str, Any]:
+    return asdict(case) | {"before": textwrap.dedent(case.before), "after": textwrap.dedent(case.after)}
+
+
+def _environment() -> dict[str, str]:
+    path = os.pathsep.join([str(EXAMPLES), str(ROOT / "python")])
+    return environment() | {"PYTHONPATH": path, "MKL_NUM_THREADS": "1"}
+
+
+def _result(case: Case, folder: Path, processes: int) -> CaseResult:
+    found = [json.loads((folder / f"result-{rank}.json").read_text()) for rank in range(processes)]
+    losses, grad_norms, answers = ([each[name] for each in found] for name in ("losses", "grad_norms", "answer"))
+    return CaseResult(case, folder / "traces", losses, grad_norms, answers)
