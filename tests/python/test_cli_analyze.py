@@ -210,7 +210,9 @@ def test_an_output_never_replaces_what_is_read(calls: Calls, said: Said, tmp_pat
     trace.write_text("ops")
     record.write_text("sizes")
     link.symlink_to(trace)
-    for option in (f"--json={trace}", f"--html={record}", f"--json={link}"):
+    hard = tmp_path / "hard.json"
+    hard.hardlink_to(trace)
+    for option in (f"--json={trace}", f"--html={record}", f"--json={link}", f"--html={hard}"):
         assert run(["analyze", str(trace), option]) == 2
         assert "is what is analysed: choose another place" in said()[1]
     other = tmp_path / "other.yaml"

@@ -168,6 +168,9 @@ def test_an_error_in_the_middle_leaves_the_old_file(tmp_path: Path) -> None:
         ("-", "parquet", "a parquet needs a name that ends in .parquet"),
         ("{folder}", "csv", "is a directory"),
         ("{trace}", "csv", "is what is exported"),
+        ("{folder}/hard.csv", "csv", "is what is exported"),
+        ("{folder}/soft.csv", "chrome", "is what is exported"),
+        ("{folder}/record.parquet", "parquet", "record.yaml: is what is exported"),
         ("{folder}/no/such/out.csv", "csv", "cannot write (No such file or directory)"),
         ("", "csv", "name a file to write"),
     ],
@@ -177,10 +180,14 @@ def test_outputs_that_cannot_be_meant_are_refused(
 ) -> None:
     trace = write_rank(tmp_path, SPANS)
     before = trace.read_bytes()
+    for name in ("hard.csv", "record.yaml"):
+        (tmp_path / name).hardlink_to(trace)
+    (tmp_path / "soft.csv").symlink_to(trace)
     assert export(tmp_path, output_format, output.format(folder=tmp_path, trace=trace)) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert said in line
     assert trace.read_bytes() == before
+    assert trace.stat().st_nlink == 3
 
 
 def test_hosts_without_a_clock_cannot_be_put_side_by_side(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -132,10 +132,15 @@ def refuse_outputs(names: list[str], meta: str | None, json_path: str | None, ht
     if len(regular) == 2 and os.path.realpath(regular[0]) == os.path.realpath(regular[1]):
         raise SmonError(f"{_shown(regular[0])}: asked for by both --json and --html: name two files")
     for output in regular:
-        if os.path.exists(output) and any(_is_same_file(output, name) for name in inputs_of(names, meta)):  # noqa: PTH110
+        if is_input(output, names, meta):
             raise SmonError(f"{_shown(output)}: is what is analysed: choose another place for the output")
     for output in outputs:
         refuse_unwritable(output)
+
+
+def is_input(output: str, names: list[str], meta: str | None = None) -> bool:
+    """Whether writing there would replace a trace or its record, or a link of either kind to one."""
+    return os.path.exists(output) and any(_is_same_file(output, name) for name in inputs_of(names, meta))  # noqa: PTH110
 
 
 def inputs_of(names: list[str], meta: str | None) -> Iterator[str]:

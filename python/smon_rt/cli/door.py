@@ -65,6 +65,7 @@ def command(
     jobs = jobs_of(paths)
     refuse_outputs([name for job in jobs for name in job], meta, json_path, None)
     runs = runs_below(jobs[0][0]) if len(jobs) == 1 and len(jobs[0]) == 1 and os.path.isdir(jobs[0][0]) else []  # noqa: PTH112
+    refuse_outputs([run for run, _ in runs], None, json_path, None)
     if len(runs) > 1:
         _list_runs(jobs[0][0], runs, json_path, stream)
         return 0

@@ -254,7 +254,7 @@ def _described(reader: JobReader, alignment: ClockAlignment) -> str:
 def _check_output(output: str, output_format: str, inputs: list[str], meta: str | None = None) -> None:
     """Refuses, before any work, an output that cannot be meant."""
     from smon_rt.analysis.input_file import shown
-    from smon_rt.cli.analyze import inputs_of
+    from smon_rt.cli.analyze import is_input
 
     if not output or "\0" in output:
         raise click.BadParameter("name a file to write", param_hint="--output")
@@ -262,8 +262,10 @@ def _check_output(output: str, output_format: str, inputs: list[str], meta: str 
         raise SmonError(
             f"{shown(output)}: a parquet needs a name that ends in {_PARQUET_SUFFIX}; its YAML goes beside it"
         )
-    if output != "-" and os.path.realpath(output) in map(os.path.realpath, inputs_of(inputs, meta)):
-        raise SmonError(f"{shown(output)}: is what is exported; choose another place for the output")
+    record = [str(Path(output).with_suffix(".yaml"))] if output_format == "parquet" else []
+    for written in [output, *record]:
+        if written != "-" and is_input(written, inputs, meta):
+            raise SmonError(f"{shown(written)}: is what is exported; choose another place for the output")
 
 
 @contextmanager

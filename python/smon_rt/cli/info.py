@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 
 import click
 
 from smon_rt.cli.arguments import run_options, step_range
+from smon_rt.errors import SmonError
 
 EXIT_INCOMPLETE = 3
 
@@ -34,12 +36,18 @@ def command(
     is taken. The last spans of a process that was killed on this node are taken from its memory. Exits with 3 when
     something is missing, and says what.
     """
+    from smon_rt.analysis import expand
+    from smon_rt.analysis.input_file import shown
+    from smon_rt.cli.analyze import is_input
     from smon_rt.report.output_file import write_text
     from smon_rt.report.terminal import print_text
     from smon_rt.report.trace_info import info_tables, info_text, shown_line
     from smon_rt.trace.job_trace import JobReader
     from smon_rt.trace.summary import summarize
 
+    names = [os.fsdecode(name) for path in paths for name in expand(path)]
+    if json_path not in (None, "-") and is_input(json_path, names):
+        raise SmonError(f"{shown(json_path)}: is what is read: choose another place for the output")
     reader = JobReader(paths, run_id=run_id, attempt=attempt, steps=steps)
     job = summarize(reader)
     stream = sys.stderr if json_path == "-" else sys.stdout
