@@ -227,6 +227,11 @@ def test_a_directory_of_runs_is_listed_the_newest_first(tmp_path: Path, capsys: 
     assert out.splitlines()[0].startswith(f"found    2 runs in {tmp_path}")
     assert labelled(out)["next"] == f"smon {tmp_path}/new  (4 files)"
     assert f"smon '{tmp_path}/old one'" in out
+    file = next((tmp_path / "new").glob("*.smon"))
+    before = file.read_bytes()
+    code, _, err = smon(capsys, tmp_path, "--json", file)
+    assert (code, file.read_bytes()) == (2, before)
+    assert "is what is analysed" in err
     _, out, _ = smon(capsys, tmp_path, "--json", "-")
     assert json.loads(out)["runs"] == [f"{tmp_path}/new", f"{tmp_path}/old one"]
 
