@@ -5,6 +5,7 @@ Threading: plain attributes that hooks read on any thread; written by attach, de
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
 
 from smon_rt._backend import native, say
@@ -13,8 +14,8 @@ from smon_rt.kinds import KIND_NAMES, KindName
 
 __all__ = [
     *("FALLBACK_HOOK", "FORWARD_ONLY", "HOST", "NOT_WAITED", "OTHER_THREAD", "WAIT_RETURN"),
-    *("Switch", "begin_counted_step", "call_all", "end_step", "failed", "mask", "say_once", "switch"),
-    *("on_step_begin", "on_step_end", "on_stop"),
+    *("Switch", "begin_counted_step", "begin_step", "call_all", "end_step", "failed", "mask", "say_once", "switch"),
+    *("on_step_begin", "on_step_begun", "on_step_end", "on_stop", "step_begun"),
 ]
 
 # Bits of span_flag and numbers of TimeSource in csrc/format/span.h; a test holds them against the reader's.
@@ -32,14 +33,20 @@ class Switch:
     is_on = False
     is_stepped_by_script = False
     """The script says its steps itself."""
+    is_stepped_by_framework = False
+    """A framework's own loop says them: torch's optimizers then end none."""
     recording = 0
     """Counts the recordings of this process: numbers of communicators are those of one."""
+    step = -1
+    """The step that has begun last, recorded or not; -1: none."""
 
 
 switch = Switch()
 
 #: Called before the first step begins: the job has set up by then what it is made of.
 on_step_begin: list[Callable[[], None]] = []
+#: Called once each step has begun, with its number, whether it is recorded or not.
+on_step_begun: list[Callable[[int], None]] = []
 #: Called at the end of each step: what integrations still hold of it is let go.
 on_step_end: list[Callable[[], None]] = []
 #: Called before recording stops: what is open ends.
@@ -50,8 +57,24 @@ _said: set[str] = set()
 
 def begin_counted_step() -> None:
     """A step begins, of a script that does not say its own."""
+    begin_step(None)
+
+
+def begin_step(number: int | None) -> None:
+    """A step begins that a hook has found, with the script's number or counted on. Never raises."""
     call_all(on_step_begin, "step_begin")
-    native.step_begin(None)
+    native.step_begin(number)
+    step_begun(number)
+
+
+def step_begun(number: int | None) -> None:
+    """Tells whoever acts by the step's number. Never raises."""
+    try:
+        switch.step = switch.step + 1 if number is None else operator.index(number)
+        for hook in on_step_begun:
+            hook(switch.step)
+    except Exception as error:
+        failed("step_begun", error)
 
 
 def end_step() -> None:

@@ -11,9 +11,10 @@ from collections.abc import Callable
 from typing import Any, ClassVar
 
 from smon_rt._backend import native
-from smon_rt.integrations import on_import
-from smon_rt.integrations.megatron import schedules
+from smon_rt.integrations import on_import, state
+from smon_rt.integrations.megatron import data, gradients, optimizer, p2p, passes, schedules
 from smon_rt.integrations.patches import Patches
+from smon_rt.integrations.torch import steps
 
 __all__ = ["attach", "detach", "say_facts"]
 
@@ -21,7 +22,16 @@ __all__ = ["attach", "detach", "say_facts"]
 #: was left alone ("" for others).
 _PARTS: dict[str, tuple[str, Callable[[Patches], list[str]]]] = {
     **schedules.PARTS,
+    **p2p.PARTS,
+    **gradients.PARTS,
+    **optimizer.PARTS,
+    **data.PARTS,
 }
+_STATE_HOOKS: tuple[tuple[list[Callable[[], None]], Callable[[], None]], ...] = (
+    (state.on_step_end, passes.step_ended),
+    (state.on_stop, passes.forget),
+    (steps.on_optimizer_step, passes.optimizer_stepped),
+)
 
 
 class _Attached:
@@ -38,6 +48,8 @@ def attach() -> None:
     if _Attached.is_on:
         return
     _Attached.is_on = True
+    for hooks, hook in _STATE_HOOKS:
+        hooks.append(hook)
     for name, (module_name, wrap) in _PARTS.items():
         callback = functools.partial(_attach_part, name, wrap)
         _Attached.callbacks.append(callback)
@@ -46,7 +58,13 @@ def attach() -> None:
 
 def detach() -> None:
     """Puts every replaced name back."""
+    if not _Attached.is_on:
+        return
     _Attached.is_on = False
+    passes.forget()
+    for hooks, hook in _STATE_HOOKS:
+        if hook in hooks:
+            hooks.remove(hook)
     while _Attached.callbacks:
         on_import.forget(_Attached.callbacks.pop())
     _Attached.patches.restore()

@@ -1,41 +1,246 @@
-"""Megatron's pipeline schedules: forward and backward of each microbatch, steps, evaluation."""
+"""Megatron's pipeline schedules: forward and backward of each microbatch, passes, evaluation.
+
+What is recorded, by the functions of core 0.16.1, which schedules look up each time they call them:
+
+- forward_compute: `forward_step`, which says microbatch and chunk; the loss is part of it.
+- backward_compute: `backward_step`, which does not: see pass_ids.py.
+- A pass that is `forward_only` is one eval span.
+- forward_backward_combined: `combined_forward_backward_step`, which runs a forward and another microbatch's backward
+  layer by layer in turns, is one span with the forward's ids. Where only one of them is left it is that.
+- A pass that is replayed as a CUDA graph runs no Python: only its step is recorded, and the header says so.
+
+A script that has fetched a schedule's function before recording began calls it past us: computes are recorded, messages
+have no microbatch, and torch's optimizers end the steps.
+"""
 
 from __future__ import annotations
 
+import inspect
 import sys
 from collections.abc import Callable
+from typing import Any
 
 from smon_rt._backend import native
+from smon_rt.integrations import p2p_labels
+from smon_rt.integrations.megatron import passes
+from smon_rt.integrations.megatron.layout import SCHEDULE_NAMES
+from smon_rt.integrations.megatron.pass_ids import NO_IDS, Ids
+from smon_rt.integrations.megatron.passes import optimizer_stepped
 from smon_rt.integrations.patches import Method, Patches
-from smon_rt.integrations.state import switch
+from smon_rt.integrations.state import FORWARD_ONLY, HOST, failed, say_once, switch
+from smon_rt.integrations.torch import collectives, compute
 from smon_rt.kinds import KIND_NAMES
 
 __all__ = ["PARTS", "optimizer_stepped"]
 
-_MODULE = "megatron.core.pipeline_parallel.schedules"
-_FORWARD = KIND_NAMES.index("forward_compute")
-
+_SCHEDULES = "megatron.core.pipeline_parallel.schedules"
+_COMBINED = "megatron.core.pipeline_parallel.combined_1f1b"
+_FULL_GRAPH = "megatron.core.full_cuda_graph"
+_FORWARD, _BACKWARD, _BOTH, _EVAL = map(
+    KIND_NAMES.index, ("forward_compute", "backward_compute", "forward_backward_combined", "eval")
+)
 _FORWARD_STEP = ("forward_step_func", "data_iterator", "model", "num_microbatches", "input_tensor")
+_BACKWARD_STEP = ("input_tensor", "output_tensor", "output_tensor_grad")
+_COMBINED_STEP = ("forward_step_func", "data_iterator", "f_model", "num_microbatches", "input_tensor")
+_PASS = ("forward_step_func", "data_iterator", "model", "num_microbatches")
+#: Operations that belong to no microbatch: those of evaluation, and within a model.
+_PLAIN: dict[str, int] = {}
+
+_Call = dict[str, Any]
 
 
-def optimizer_stepped() -> None:
-    """An optimizer has stepped: the next call of a schedule is one of another iteration."""
+def _wrap_schedules(patches: Patches) -> list[str]:
+    module = sys.modules[_SCHEDULES]
+    problems = [patches.wrap(module, name, _PASS, _pass) for name in SCHEDULE_NAMES]
+    problems.append(patches.wrap(module, "forward_step", _FORWARD_STEP, _forward_step))
+    problems.append(patches.wrap(module, "backward_step", _BACKWARD_STEP, _backward_step))
+    if hasattr(module, "backward_step_multimodule"):  # since core 0.17
+        problems.append(patches.wrap(module, "backward_step_multimodule", _BACKWARD_STEP, _backward_step))
+    return problems
 
 
-def _wrap(patches: Patches) -> list[str]:
-    module = sys.modules[_MODULE]
-    return [patches.wrap(module, "forward_step", _FORWARD_STEP, _forward_step)]
+def _wrap_combined(patches: Patches) -> list[str]:
+    module = sys.modules[_COMBINED]
+    return [patches.wrap(module, "combined_forward_backward_step", _COMBINED_STEP, _combined_step)]
+
+
+def _wrap_full_graph(patches: Patches) -> list[str]:
+    owner = sys.modules[_FULL_GRAPH].FullCudaGraphWrapper
+    return [patches.wrap(owner, "__call__", ("self",), _graph_pass)]
+
+
+def _pass(original: Method) -> Method:
+    names, schedule = tuple(inspect.signature(original).parameters), original.__name__
+
+    def forward_backward(*args: Any, **kwargs: Any) -> Any:
+        if not switch.is_on or passes.running.is_running:
+            return original(*args, **kwargs)
+        try:
+            call = dict(zip(names, args, strict=False)) | kwargs
+            if call.get("forward_only"):
+                return _evaluate(original, args, kwargs)
+            _begin(schedule, call)
+            return original(*args, **kwargs)
+        finally:
+            _end()
+
+    return forward_backward
+
+
+def _evaluate(original: Method, args: tuple[Any, ...], kwargs: _Call) -> Any:
+    passes.begin_unrecorded()
+    compute.close_forward()
+    was_inside = native.is_inside_model()
+    native.set_inside_model(True)
+    try:
+        with native.span(_EVAL, flags=FORWARD_ONLY), collectives.override(_PLAIN):
+            return original(*args, **kwargs)
+    finally:
+        native.set_inside_model(was_inside)
+
+
+def _begin(schedule: str, call: _Call) -> None:
+    try:
+        passes.begin(schedule, call)
+    except Exception as error:
+        failed("megatron.schedules", error)
+
+
+def _end() -> None:
+    try:
+        passes.end()
+        p2p_labels.clear()
+    except Exception as error:
+        failed("megatron.schedules", error)
+
+
+def _recorded(
+    original: Method, ids_of: Callable[[_Call], tuple[int, Ids]], done: Callable[[int, Ids, Any], None]
+) -> Method:
+    """A compute: `ids_of` says from its arguments what it is, `done` gets its result."""
+    names = tuple(inspect.signature(original).parameters)
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        if not switch.is_on or (passes.running.is_running and not passes.running.is_recorded):
+            return original(*args, **kwargs)
+        kind, ids = _FORWARD, NO_IDS
+        try:
+            kind, ids = ids_of(dict(zip(names, args, strict=False)) | kwargs)
+        except Exception as error:
+            failed("megatron.schedules", error)
+        native.take_backward_end()
+        token = native.begin(kind, ids.microbatch, ids.chunk)
+        # Models that it calls are this compute, and need not find that out themselves.
+        was_inside = native.is_inside_model()
+        native.set_inside_model(True)
+        try:
+            result = original(*args, **kwargs)
+        except BaseException:
+            native.abort(token)
+            raise
+        finally:
+            native.set_inside_model(was_inside)
+        # What torch's DDP waits for at the end of its last backward is its collectives' time.
+        native.end_at(token, native.take_backward_end(), HOST, 0)
+        try:
+            done(kind, ids, result)
+        except Exception as error:
+            failed("megatron.schedules", error)
+        return result
+
+    return run
 
 
 def _forward_step(original: Method) -> Method:
-    def forward_step(*args: object, **kwargs: object) -> object:
+    def ids_of(call: _Call) -> tuple[int, Ids]:
+        ids = passes.running.ids.of_forward(call.get("current_microbatch"), call.get("vp_stage"))
+        _check_order(call.get("input_tensor"), ids)
+        return _FORWARD, ids
+
+    def done(_kind: int, ids: Ids, result: Any) -> None:
+        passes.running.ids.computed(ids, result[0], is_forward=True)
+
+    recorded = _recorded(original, ids_of, done)
+
+    def forward_step(*args: Any, **kwargs: Any) -> Any:
         if not switch.is_on:
             return original(*args, **kwargs)
-        microbatch = kwargs.get("current_microbatch")
-        with native.span(_FORWARD, microbatch=microbatch if isinstance(microbatch, int) else -1):
-            return original(*args, **kwargs)
+        with collectives.override(_PLAIN):
+            return recorded(*args, **kwargs)
 
     return forward_step
 
 
-PARTS: dict[str, tuple[str, Callable[[Patches], list[str]]]] = {"schedules": (_MODULE, _wrap)}
+def _backward_step(original: Method) -> Method:
+    def ids_of(call: _Call) -> tuple[int, Ids]:
+        ids = passes.running.ids.of_backward(call["output_tensor"])
+        _check_order(call.get("output_tensor_grad"), ids)
+        return _BACKWARD, ids
+
+    def done(_kind: int, ids: Ids, result: Any) -> None:
+        passes.running.ids.computed(ids, result, is_forward=False)
+
+    return _recorded(original, ids_of, done)
+
+
+def _combined_step(original: Method) -> Method:
+    def ids_of(call: _Call) -> tuple[int, Ids]:
+        ids_of_pass = passes.running.ids
+        is_forward, is_backward = call.get("f_model") is not None, call.get("b_model") is not None
+        backward = ids_of_pass.of_backward(call.get("b_output_tensor")) if is_backward else NO_IDS
+        if not is_forward:
+            return _BACKWARD, backward
+        ids = ids_of_pass.of_forward(call.get("current_microbatch"), call.get("f_model_chunk_id"))
+        return (_BOTH if is_backward else _FORWARD), ids
+
+    def done(kind: int, ids: Ids, result: Any) -> None:
+        if kind != _BACKWARD:
+            passes.running.ids.computed(ids, result[0], is_forward=True)
+
+    return _recorded(original, ids_of, done)
+
+
+def _graph_pass(original: Method) -> Method:
+    def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N807
+        if not switch.is_on or passes.running.is_running or not _is_captured(self, kwargs):
+            return original(self, *args, **kwargs)
+        if kwargs.get("forward_only"):
+            try:
+                return _evaluate(original, (self, *args), kwargs)
+            finally:
+                _end()
+        _begin(getattr(self.forward_backward_func, "__name__", "unknown"), kwargs)
+        passes.begin_unrecorded()
+        native.set_fact("hook.megatron.full_cuda_graph", "forward, backward and messages are not captured: in a graph")
+        try:
+            with collectives.override(_PLAIN):
+                return original(self, *args, **kwargs)
+        finally:
+            _end()
+
+    return __call__
+
+
+def _is_captured(wrapper: Any, call: _Call) -> bool:
+    """Whether the pass is a graph already, or becomes one in this call: hooks would see it once only."""
+    try:
+        stage = "validation" if call.get("forward_only") else "training"
+        return wrapper.cuda_graph[stage] is not None or wrapper.curr_iteration[stage] >= wrapper.cuda_graph_warmup_steps
+    except Exception as error:
+        failed("megatron.full_cuda_graph", error)
+        return False
+
+
+def _check_order(tensors: Any, ids: Ids) -> None:
+    if not passes.running.ids.used(tensors, ids):
+        passes.running.ids.are_receives_known = False
+        reason = f"what came for microbatch {ids.microbatch}, chunk {ids.chunk} was taken to be for another"
+        native.set_fact("hook.megatron.p2p_order", reason)
+        say_once(f"Megatron's messages pair by number: {reason}")
+
+
+PARTS: dict[str, tuple[str, Callable[[Patches], list[str]]]] = {
+    "schedules": (_SCHEDULES, _wrap_schedules),
+    "combined_1f1b": (_COMBINED, _wrap_combined),
+    "full_cuda_graph": (_FULL_GRAPH, _wrap_full_graph),
+}

@@ -19,7 +19,7 @@ from smon_rt.integrations.state import failed, mask, say_once, switch
 from smon_rt.integrations.torch import gradients
 from smon_rt.kinds import KIND_NAMES
 
-__all__ = ["after_step", "before_step", "begin_unless_explicit", "reset", "scaler_step"]
+__all__ = ["after_step", "before_step", "begin_unless_explicit", "on_optimizer_step", "reset", "scaler_step"]
 
 _OPTIMIZER = KIND_NAMES.index("optimizer")
 _OPTIMIZER_MASK = mask("optimizer")
@@ -44,11 +44,13 @@ class _Running(threading.local):
 _running = _Running()
 #: Called when something else than a forward begins.
 on_other_work: list[Callable[[], None]] = []
+#: Called when the outermost optimizer's step has returned.
+on_optimizer_step: list[Callable[[], None]] = []
 
 
 def begin_unless_explicit() -> None:
     """Begins the first step of a loop that has not said that it makes its own."""
-    if not (switch.is_stepped_by_script or _Implicit.is_open):
+    if not (switch.is_stepped_by_script or switch.is_stepped_by_framework or _Implicit.is_open):
         _Implicit.is_open = True
         state.begin_counted_step()
 
@@ -113,7 +115,9 @@ def after_step(optimizer: Any, _args: tuple[Any, ...], _kwargs: dict[str, Any]) 
                 break
         if not inside:
             gradients.optimizer_stepped(optimizer)
-            if switch.is_on and not switch.is_stepped_by_script:
+            if switch.is_on:
+                state.call_all(on_optimizer_step, "torch.optimizer")
+            if switch.is_on and not (switch.is_stepped_by_script or switch.is_stepped_by_framework):
                 _close_step(optimizer)
     except Exception as error:
         failed("torch.optimizer", error)
@@ -134,7 +138,8 @@ def scaler_step(original: Callable[..., Any]) -> Callable[..., Any]:
     """What `GradScaler.step` becomes: it leaves an optimizer's step out when gradients overflow."""
 
     def step(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if switch.is_on and not switch.is_stepped_by_script and getattr(self, "_enabled", True):
+        is_stepped = switch.is_stepped_by_script or switch.is_stepped_by_framework
+        if switch.is_on and not is_stepped and getattr(self, "_enabled", True):
             say_once(f"a GradScaler leaves out optimizer steps, which close a step; {_SAY_STEPS}")
         return original(self, *args, **kwargs)
 
