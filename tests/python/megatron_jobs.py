@@ -26,6 +26,8 @@ HAS_MEGATRON = all(importlib.util.find_spec(name) is not None for name in ("torc
 needs_megatron = pytest.mark.skipif(not HAS_MEGATRON, reason="Megatron is not installed: pip install megatron-core")
 
 DEADLINE_S = 300.0
+#: `before` of a case: how many reductions of gradients, or gathers of parameters, this rank needs.
+_COUNT_BUCKET_GROUPS = "plant = lambda chunks: answer.update(bucket_groups=sum(len(c.bucket_groups) for c in chunks))"
 STEPS, MICROBATCHES = 5, 4
 #: What each rank of a recorded case records: all of every step.
 EVERYTHING = {"sample_ratio": 1.0, "warmup_steps": 0, "strict": True}
@@ -102,7 +104,9 @@ def run_cases(cases: Iterable[Case], folder: Path, processes: int = 4) -> dict[s
 def with_and_without(layouts: Mapping[str, Mapping[str, Any]], steps: int = STEPS) -> list[Case]:
     """Each layout as "plain NAME" and, after all of these, recorded as "NAME": smon_rt is not loaded for the former."""
     own = {"steps": steps, "microbatches": MICROBATCHES}
-    plain = [Case(f"plain {name}", own | dict(settings)) for name, settings in layouts.items()]
+    plain = [
+        Case(f"plain {name}", own | dict(settings), before=_COUNT_BUCKET_GROUPS) for name, settings in layouts.items()
+    ]
     return plain + [replace(case, name=case.name.removeprefix("plain "), recording=EVERYTHING) for case in plain]
 
 
