@@ -8,6 +8,7 @@ torchrun sets. With "run": DIR it is run by `smon_rt.run --dir DIR`. Exits with 
 
 from __future__ import annotations
 
+import gc
 import importlib
 import json
 import os
@@ -27,6 +28,8 @@ def main() -> int:
 
     for name in sys.argv[2:]:
         importlib.import_module(name)
+    gc.collect()
+    gc.freeze()  # else each rank's exit walks through all that was imported, and copies it
     for job in json.loads(sys.argv[1]):
         print(f"job: {job['script']} {' '.join(job['arguments'])}", flush=True)
         if not run_job(job):
