@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from smon_rt.errors import RecordingError, SmonError, TraceError
 
 if TYPE_CHECKING:
-    from smon_rt import analysis
+    from smon_rt import analysis, bench, gc
     from smon_rt._layout import Layout
     from smon_rt._recording import (
         Status,
@@ -59,9 +59,11 @@ __all__ = [
     "annotate",
     "attach",
     "begin",
+    "bench",
     "current",
     "detach",
     "end",
+    "gc",
     "is_sampled",
     "metric",
     "pause",
@@ -76,7 +78,7 @@ __all__ = [
     "wrap",
 ]
 
-_LAZY_SUBMODULES = frozenset({"analysis"})
+_LAZY_SUBMODULES = frozenset({"analysis", "bench", "gc"})
 _RECORDING = frozenset(__all__) - _LAZY_SUBMODULES - set(globals())
 
 

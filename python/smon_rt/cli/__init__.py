@@ -34,6 +34,7 @@ _CANNOT_WRITE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
 #: here so that `smon --help` imports none of them.
 COMMANDS: dict[str, tuple[str, str]] = {
     "analyze": ("smon_rt.cli.analyze:command", "Say what a job loses to stragglers, and where."),
+    "bench": ("smon_rt.cli.bench:command", "Say what recording adds to a training step of your own."),
     "diff": ("smon_rt.cli.diff:command", "Say what changed between two traces."),
     "export": ("smon_rt.cli.export:command", "Convert a trace: perfetto, chrome, parquet, csv."),
     "info": ("smon_rt.cli.info:command", "Say what is in a trace, and what is missing from it."),
