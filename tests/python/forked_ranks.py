@@ -28,8 +28,9 @@ def main() -> int:
 
     for name in sys.argv[2:]:
         importlib.import_module(name)
-    gc.collect()
-    gc.freeze()  # else each rank's exit walks through all that was imported, and copies it
+    if len(sys.argv) > 2:
+        gc.collect()
+        gc.freeze()  # else each rank's exit walks through all that was imported, and copies it
     for job in json.loads(sys.argv[1]):
         print(f"job: {job['script']} {' '.join(job['arguments'])}", flush=True)
         if not run_job(job):
