@@ -13,6 +13,8 @@ import contextlib
 import os
 import sys
 import time
+from collections.abc import Iterator
+from pathlib import Path
 
 from smon_rt._backend import native, write_line
 from smon_rt.environment import LogLevel, log_level, verdict_within_s
@@ -39,6 +41,14 @@ _MAX_BYTES = 64 << 20
 _NOT_JUST_TRIED_S = 10.0
 #: A longer wait is none that anyone means, and more than a clock may be able to count.
 _LONGEST_WAIT_S = 86_400.0
+#: At most so many files are asked when they were written.
+_MOST_RANKS_LOOKED_AT = 1024
+_MOST_RANGES = 6
+#: What hosts' clocks, and starts of ranks, differ by.
+_CLOCKS_WITHIN_S = 60.0
+#: A recorder writes what there is at least once a second.
+_SILENT_S = 30.0
+_END_BYTES = 32
 _NO_STEP = (
     "smon_rt: warning: no step was recorded (spans: {:,}), and without steps nothing can be analysed: "
     "put each step into `with smon_rt.step(k):`\n"
@@ -101,13 +111,19 @@ def say_closing_line(limit_s: float | None = None) -> None:
             sentence, reason = None, ""
             if limit_s > 0 and _is_all_here(directory):
                 sentence, reason = _verdict(directory, min(limit_s, _LONGEST_WAIT_S))
-            write_line(closing_line(status, elapsed_s, directory, sentence, reason))
+            absent = absent_words(status["file_path"], elapsed_s, status["steps"])
+            write_line(closing_line(status, elapsed_s, directory, sentence, reason, absent))
 
 
 def closing_line(
-    status: dict[str, object], elapsed_s: float, directory: str, sentence: str | None, reason: str = ""
+    status: dict[str, object],
+    elapsed_s: float,
+    directory: str,
+    sentence: str | None,
+    reason: str = "",
+    absent: str = "",
 ) -> str:
-    """The line; `reason` is why there is no sentence, where it was tried.
+    """The line; `reason` is why there is no sentence, where it was tried, `absent` what `absent_words` says.
 
     Example:
         >>> counters = {"steps": 60, "sampled_steps": 24, "recorded_spans": 2408, "dropped_spans": 0}
@@ -126,8 +142,8 @@ def closing_line(
         f"{f'{dropped:,} dropped' if dropped else 'none dropped'}, own threads {100 * cpu_ratio:.1f} % of a core"
     )
     if sentence:
-        return f"smon_rt: {sentence} ({recorded}; more: {command})\n"
-    return f"smon_rt: {recorded}; verdict: {command}{f' ({reason})' if reason else ''}\n"
+        return f"smon_rt: {sentence} ({recorded}; {absent}more: {command})\n"
+    return f"smon_rt: {recorded}; {absent}verdict: {command}{f' ({reason})' if reason else ''}\n"
 
 
 def _number(name: str, default: int) -> int:
@@ -136,6 +152,71 @@ def _number(name: str, default: int) -> int:
         return int(os.environ.get(name) or default)
     except ValueError:
         return default
+
+
+def absent_words(path: str, elapsed_s: float, step_count: int) -> str:
+    """`no file here of rank 3; `: ranks that could not write, as their files show; "" for none.
+
+    Files that are older than the recording of this rank, in `path`, are of an earlier launch. A rank that only waits
+    does so with others: who has written nothing for long, while others have, or for half of the recording, cannot.
+    """
+    world, local = _number("WORLD_SIZE", 1), _number("LOCAL_WORLD_SIZE", 0)
+    if not 1 < world <= _MOST_RANKS_LOOKED_AT:
+        return ""
+    own = Path(path)
+    own_s = own.stat().st_mtime  # of the same clock as the others', whosever that is
+    files = {
+        rank: file for rank, file in _newest_files(own.parent, own_s - elapsed_s - _CLOCKS_WITHIN_S) if rank < world
+    }
+    # Other nodes may have a directory of their own.
+    is_one_of_many = 0 < local < world and all(rank < local for rank in files)
+    missing = [rank for rank in range(1, local if is_one_of_many else world) if rank not in files]
+    words = f"no file here of {_ranks_words(missing)}; " if missing else ""
+    slack_s = max(_SILENT_S, 2 * elapsed_s / max(step_count, 1))
+    latest = sorted((written_s for written_s, _ in files.values()), reverse=True)
+    silent = {}
+    for rank, (written_s, file) in sorted(files.items()):
+        others_s = [latest[1 if written_s == latest[0] else 0]] if len(latest) > 1 else []
+        if written_s < max([own_s - elapsed_s / 2, *others_s]) - slack_s and not _is_closed(file):
+            silent[rank] = own_s - written_s
+    if silent:
+        words += f"{_ranks_words(list(silent))} wrote nothing for the last {min(silent.values()):.0f} s; "
+    return words
+
+
+def _newest_files(directory: Path, since_s: float) -> Iterator[tuple[int, tuple[float, Path]]]:
+    """When the file of each rank but this one was written last, and that file; those that are not older."""
+    newest: dict[int, tuple[float, Path]] = {}
+    for path in directory.glob("rank-*.smon"):
+        number = path.name.removeprefix("rank-").partition(".")[0]
+        rank = int(number) if number.isdecimal() else 0
+        written_s = path.stat().st_mtime
+        if rank and written_s >= since_s:
+            newest[rank] = max((written_s, path), newest.get(rank, (written_s, path)))
+    yield from newest.items()
+
+
+def _is_closed(path: Path) -> bool:
+    """Whether the file ends with what a recorder writes that stops: an end (field 16 of a packet) and its reason."""
+    with path.open("rb") as stream:
+        stream.seek(max(0, path.stat().st_size - _END_BYTES))
+        tail = stream.read(_END_BYTES)
+    return tail.endswith((b"stop", b"exit")) and b"\x82\x01" in tail
+
+
+def _ranks_words(ranks: list[int]) -> str:
+    """`rank 3`, `ranks 1 and 6-7`: in the encoding of any terminal, and without the modules of the analysis."""
+    ranges: list[list[int]] = []
+    for rank in ranks:
+        if ranges and rank == ranges[-1][1] + 1:
+            ranges[-1][1] = rank
+        else:
+            ranges.append([rank, rank])
+    named = [f"{first}-{last}" if first != last else str(first) for first, last in ranges[:_MOST_RANGES]]
+    if len(ranges) > _MOST_RANGES:
+        named.append("more")
+    listed = " and ".join([", ".join(named[:-1]), named[-1]] if len(named) > 1 else named)
+    return f"rank{'' if len(ranks) == 1 else 's'} {listed}"
 
 
 def _is_all_here(directory: str) -> bool:

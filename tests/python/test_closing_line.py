@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import re
 import time
+from pathlib import Path
 
 import pytest
 
+from smon_rt._closing import absent_words
 from tests.python.recording_process import RecordedJob, finish, job
+from tests.python.smon_files import end
 
 __all__ = ["job"]
 
@@ -107,7 +111,45 @@ def test_a_verdict_that_takes_too_long_is_left_to_the_command(job: RecordedJob) 
 )
 def test_a_verdict_in_vain_is_not_waited_for(job: RecordedJob, before: str, environment: dict[str, str]) -> None:
     output = finish(job.begin(_LOOP + before + "smon_rt.stop(verdict_within_s=50)", None, **environment))
-    assert re.fullmatch(line(job), output.stderr)
+    absent = "no file here of rank 1; " if environment else ""
+    assert re.fullmatch(line(job).replace("verdict:", f"{absent}verdict:"), output.stderr)
+
+
+def test_ranks_that_could_not_write_are_said_without_waiting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No file of this launch, or one that nobody closed and to which nothing was written any more."""
+    now_s = time.time()
+
+    def write(rank: int, age_s: float, content: bytes = b"cut", run: str = "x") -> Path:
+        path = tmp_path / f"rank-{rank:05d}.{run}-0.smon"
+        path.write_bytes(content)
+        os.utime(path, (now_s - age_s, now_s - age_s))
+        return path
+
+    own = str(write(0, 0))
+    write(1, 3600)  # of an earlier launch
+    write(2, 0)
+    for rank in (3, 4):
+        write(rank, 50)
+    write(5, 50, end())
+    write(5, 55, run="y")  # of an attempt before
+    monkeypatch.setenv("WORLD_SIZE", "8")
+    monkeypatch.delenv("LOCAL_WORLD_SIZE", raising=False)
+    assert absent_words(own, 5.0, 60) == (
+        "no file here of ranks 1 and 6-7; ranks 3-4 wrote nothing for the last 50 s; "
+    )
+    assert absent_words(own, 5.0, 0).startswith("no file here of ranks 1 and 6-7; ")
+    # A job of steps so long that nobody need have written since.
+    assert "nothing" not in absent_words(own, 90.0, 3)
+    for rank in (3, 4, 5):
+        (tmp_path / f"rank-{rank:05d}.x-0.smon").unlink()
+    (tmp_path / "rank-00005.y-0.smon").unlink()
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "3")  # the other nodes have directories of their own
+    assert absent_words(own, 5.0, 60) == "no file here of rank 1; "
+    # All that wait for rank 0, which saves what was trained: nobody but it writes, and nobody is silent.
+    for rank in (1, 2):
+        write(rank, 90)
+    assert absent_words(own, 200.0, 60) == ""
+    assert absent_words(own, 100.0, 60) == "ranks 1-2 wrote nothing for the last 90 s; "
 
 
 def test_the_end_by_an_exception_waits_for_nothing(job: RecordedJob) -> None:
