@@ -70,6 +70,34 @@ def test_only_the_page_s_own_script_and_style_may_run() -> None:
     assert not re.findall(r"<[^>]*\s(?:style|on[a-z]+)=", page), "such attributes would be refused by the policy"
 
 
+UUID = "003c74e6-5a84-4da8-ba23-e455ce8c1904"
+
+
+@pytest.mark.parametrize(
+    ("run", "path", "title"),
+    [
+        ("llama-70b", "/data/tuesday", "llama-70b"),
+        (UUID, "/data/tuesday", "tuesday"),
+        (UUID, "tuesday/", "tuesday"),
+        (UUID, f"/data/tuesday/rank-00000.{UUID}-0.smon", "tuesday"),
+        ("run", "node0/tuesday node1/tuesday", "tuesday"),
+        (UUID, "/", UUID),
+    ],
+)
+def test_a_run_that_nobody_named_is_called_as_its_directory(run: str, path: str, title: str) -> None:
+    """torchrun makes up an id where it is given none: a page is found again by where its trace lies."""
+    page = page_of(report_of(make_raw(), name=run, path=path))
+    assert f"<title>{title}: stragglers</title>" in page
+    assert f"<h1 id='name-0'>{title}</h1>" in page
+    assert (f"run {run}" in visible_text(page)) == (title != run)
+
+
+def test_a_trace_of_the_directory_one_stands_in_has_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "tuesday").mkdir()
+    monkeypatch.chdir(tmp_path / "tuesday")
+    assert "<title>tuesday: " in page_of(report_of(make_raw(), name=UUID, path="."))
+
+
 def test_what_users_named_cannot_become_markup() -> None:
     report = slow_worker_report()
     where = dataclasses.replace(report.verdict.where, host=HOSTILE, gpu_uuid=HOSTILE)

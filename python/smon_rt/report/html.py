@@ -8,8 +8,11 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import re
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from importlib import resources
+from pathlib import Path
 
 from smon_rt.analysis.report import Report
 from smon_rt.analysis.units import counted
@@ -28,6 +31,9 @@ from smon_rt.report.page_heatmap import Grid, heatmap
 from smon_rt.report.page_steps import step_data, step_section
 from smon_rt.report.page_text import printable, safe, script_json
 
+#: Names of runs that were given none: torchrun makes up a UUID, and without it they are called "run".
+_MADE_UP = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}|run")
+
 
 def write_html(reports: Sequence[Report], destination: str) -> None:
     """Writes the page to a file, whole or not at all. Raises SmonError where that is not possible."""
@@ -37,7 +43,7 @@ def write_html(reports: Sequence[Report], destination: str) -> None:
 def html_page(reports: Sequence[Report]) -> Iterator[str]:
     """The parts of the page: a section for each report."""
     script, style = _asset("page.js"), _asset("page.css")
-    title = safe(", ".join(printable(report.job.name) for report in reports[:3]))
+    title = safe(", ".join(printable(_title(report)) for report in reports[:3]))
     yield "<!DOCTYPE html>\n<html lang='en'>\n<head>\n<meta charset='utf-8'>\n"
     yield f'<meta http-equiv="Content-Security-Policy" content="{_policy(script, style)}">\n'
     yield "<meta name='viewport' content='width=device-width, initial-scale=1'>\n"
@@ -67,8 +73,10 @@ def _report(report: Report, number: int) -> Iterator[str]:
         ("terms", "What the words mean", terms_section()),
     )
     yield f"<section class='report' id='report-{number}' aria-labelledby='name-{number}'>\n"
-    yield f"<header><h1 id='name-{number}'>{safe(job.name)}</h1>\n<p class='muted'>{layout} ({size}) · "
-    yield f"{safe(report.path)}</p></header>\n{answers(report)}"
+    title = _title(report)
+    run = f" · run {job.name}" if title != job.name else ""
+    yield f"<header><h1 id='name-{number}'>{safe(title)}</h1>\n<p class='muted'>{layout} ({size}) · "
+    yield f"{safe(report.path + run)}</p></header>\n{answers(report)}"
     sections = [section for section in sections if section[2]]
     links = "".join(f"<a href='#{name}-{number}'>{title}</a>" for name, title, _ in sections)
     yield f"<nav aria-label='Sections of this report'>{links}</nav>\n"
@@ -78,9 +86,20 @@ def _report(report: Report, number: int) -> Iterator[str]:
     yield f"<script type='application/json'>{script_json(step_data(report, grid))}</script>\n</section>\n"
 
 
+def _title(report: Report) -> str:
+    """The run's name; where nobody gave it one, that of the directory it lies in."""
+    if _MADE_UP.fullmatch(report.job.name) is None:
+        return report.job.name
+    path = Path(report.path)
+    folder = path.parent if path.name.endswith(".smon") else path
+    with suppress(OSError, ValueError):
+        return folder.resolve().name or report.job.name
+    return folder.name or report.job.name
+
+
 def _contents(reports: Sequence[Report]) -> str:
     items = "".join(
-        f"<li><a href='#report-{number}'>{safe(report.job.name)}</a>: "
+        f"<li><a href='#report-{number}'>{safe(_title(report))}</a>: "
         f"{safe(report.verdict.text.partition(chr(10))[0])}</li>\n"
         for number, report in enumerate(reports)
     )
