@@ -14,7 +14,8 @@ from smon_rt.kinds import KIND_NAMES, KindName
 
 __all__ = [
     *("FALLBACK_HOOK", "FORWARD_ONLY", "HOST", "NOT_WAITED", "OTHER_THREAD", "WAIT_RETURN"),
-    *("Switch", "begin_counted_step", "begin_step", "call_all", "end_step", "failed", "mask", "say_once", "switch"),
+    *("Switch", "begin_counted_step", "begin_step", "begin_unless_open", "call_all", "end_step", "failed", "mask"),
+    *("say_once", "switch"),
     *("on_step_begin", "on_step_begun", "on_step_end", "on_stop", "step_begun"),
 ]
 
@@ -82,6 +83,16 @@ def end_step() -> None:
     native.step_end()
     if on_step_end:
         call_all(on_step_end, "step_end")
+
+
+def begin_unless_open(kind: int, kinds: int, where: str) -> int:
+    """Begins a span on behalf of a hook, unless this thread has one of these kinds (`mask`) open, which records the
+    same. Returns its token, or 0. Never raises."""
+    try:
+        return 0 if native.find_open(kinds) else native.begin(kind)
+    except Exception as error:
+        failed(where, error)
+        return 0
 
 
 def call_all(hooks: list[Callable[[], None]], where: str) -> None:

@@ -17,7 +17,7 @@ from typing import Any
 from smon_rt._backend import native
 from smon_rt.integrations.megatron import notices
 from smon_rt.integrations.patches import Method, Patches
-from smon_rt.integrations.state import failed, mask, switch
+from smon_rt.integrations.state import begin_unless_open, failed, mask, switch
 from smon_rt.kinds import KIND_NAMES
 
 __all__ = ["PARTS"]
@@ -106,12 +106,7 @@ def _recorded_next(original: Method) -> Method:
 
 def _next(original: Callable[[Any], Any], iterator: Any) -> Any:
     """A call that finds no batch any more is marked aborted."""
-    token = 0
-    try:
-        if switch.is_on and not native.find_open(_RECORDED):
-            token = native.begin(_DATA_LOADING)
-    except Exception as error:
-        failed("megatron.data", error)
+    token = begin_unless_open(_DATA_LOADING, _RECORDED, "megatron.data") if switch.is_on else 0
     try:
         batch = original(iterator)
     except BaseException:

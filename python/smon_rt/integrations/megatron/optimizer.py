@@ -5,8 +5,10 @@ parameters, if it does that itself and waits for it: who waits there waits for t
 count as his own. The torch optimizer inside is part of it; of several chained ones that gather in between, each later
 one has a span of its own.
 
-optimizer_clip_main_grad is the all-reduce of the gradients' norm, which `ChainedOptimizer.step` and `clip_grad_norm`
-get from the same function: the part of clipping in which ranks wait for each other.
+optimizer_clip_main_grad is the norm of the gradients, in it, which `ChainedOptimizer.step` and `clip_grad_norm` get
+from the same function: the part of clipping in which ranks wait for each other. The all-reduce inside is a
+`collective`. The function returns a number, so its end is seen on a GPU as well. Gradients are scaled by it as part of
+the optimizer.
 
 Threading: the job's own threads.
 """
@@ -21,7 +23,7 @@ from typing import Any
 from smon_rt._backend import native
 from smon_rt.integrations.megatron import schedules
 from smon_rt.integrations.patches import Method, Patches
-from smon_rt.integrations.state import failed, mask, switch
+from smon_rt.integrations.state import begin_unless_open, failed, mask, switch
 from smon_rt.integrations.torch.collectives import override
 from smon_rt.kinds import KIND_NAMES
 
@@ -30,7 +32,9 @@ __all__ = ["PARTS", "parameters_are_ready"]
 _MODULE = "megatron.core.optimizer.optimizer"
 _OPTIMIZER = KIND_NAMES.index("optimizer")
 _OPTIMIZER_MASK = mask("optimizer")
-_NORM = dict.fromkeys(("ALLREDUCE", "ALLREDUCE_COALESCED"), KIND_NAMES.index("optimizer_clip_main_grad"))
+_CLIP = KIND_NAMES.index("optimizer_clip_main_grad")
+_CLIP_MASK = mask("optimizer_clip_main_grad")
+_NO_GRADIENTS: dict[str, int] = {}
 _NORM_PARAMETERS = ("grads_for_norm", "norm_type", "grad_stats_parallel_group")
 
 
@@ -81,12 +85,7 @@ def _step(original: Method) -> Method:
 
 def _begin() -> None:
     _running.is_inside = True
-    _running.token = 0
-    try:
-        if not native.find_open(_OPTIMIZER_MASK):
-            _running.token = native.begin(_OPTIMIZER)
-    except Exception as error:
-        failed("megatron.optimizer", error)
+    _running.token = begin_unless_open(_OPTIMIZER, _OPTIMIZER_MASK, "megatron.optimizer")
 
 
 def _stepped() -> None:
@@ -100,8 +99,15 @@ def _norm(original: Method) -> Method:
     def get_grad_norm_fp32(*args: Any, **kwargs: Any) -> Any:
         if not switch.is_on:
             return original(*args, **kwargs)
-        with override(_NORM):
-            return original(*args, **kwargs)
+        token = begin_unless_open(_CLIP, _CLIP_MASK, "megatron.clip")
+        try:
+            with override(_NO_GRADIENTS):
+                norm = original(*args, **kwargs)
+        except BaseException:
+            native.abort(token)
+            raise
+        native.end(token)
+        return norm
 
     return get_grad_norm_fp32
 

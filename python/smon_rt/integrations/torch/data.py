@@ -13,7 +13,8 @@ from smon_rt.kinds import KIND_NAMES
 __all__ = ["next_batch"]
 
 _DATA_LOADING = KIND_NAMES.index("data_loading")
-_DATA_LOADING_MASK = mask("data_loading")
+#: Whoever has one of these open records what this would: evaluations are one span.
+_RECORDED = mask("data_loading", "eval")
 
 
 def next_batch(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -26,7 +27,7 @@ def next_batch(original: Callable[..., Any]) -> Callable[..., Any]:
         try:
             for other in steps.on_other_work:
                 other()
-            if not native.find_open(_DATA_LOADING_MASK):
+            if not native.find_open(_RECORDED):
                 token = native.begin(_DATA_LOADING)
         except Exception as error:
             failed("torch.data", error)
