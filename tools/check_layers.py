@@ -107,7 +107,7 @@ PYTHON_RULES: tuple[PythonRule, ...] = (
         reason="the generator's truth must be independent of the engine that it checks",
     ),
     PythonRule(
-        ("_layout.py", "_recording.py", "run.py", "integrations/**/*.py"),
+        ("_layout.py", "_recording.py", "run.py", "integrations/**/*.py", "gc/**/*.py"),
         ("torch", "megatron"),
         at_import=False,
         reason="hooks wait for the job to load a framework, and never load it: look in sys.modules",
@@ -115,7 +115,7 @@ PYTHON_RULES: tuple[PythonRule, ...] = (
     PythonRule(
         (
             *("_backend.py", "_closing.py", "_inert.py", "_layout.py", "_recording.py", "run.py"),
-            *("integrations/**/*.py", "gc.py", "checkpoint/**/*.py"),
+            *("integrations/**/*.py", "gc/**/*.py", "checkpoint/**/*.py", "_memory.py"),
         ),
         ("smon_rt._analysis", "smon_rt.analysis", "smon_rt.report", "smon_rt.synth", "smon_rt.cli"),
         at_import=False,

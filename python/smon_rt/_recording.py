@@ -197,6 +197,7 @@ def stop(*, closing_line: bool = True, verdict_within_s: float | None = None) ->
 # Looked up once: a step is left as often as it is entered.
 _step_begin = native.step_begin
 _end_step = hooks.end_step
+_step_begun = hooks.step_begun
 _switch = hooks.switch
 
 
@@ -222,6 +223,7 @@ class step:  # noqa: N801, a call as `span` is
             _switch.is_stepped_by_script = True
             _discover_layout()
         _step_begin(self._number)
+        _step_begun(self._number)
         return self
 
     def __exit__(self, _type: object, _value: object, _traceback: object) -> None:

@@ -54,6 +54,9 @@ VARIABLES: tuple[Variable, ...] = (
     ),
     Variable("RANK, WORLD_SIZE, LOCAL_RANK", "0, 1, 0", "of this process, as torchrun sets them"),
     Variable(
+        "LOCAL_WORLD_SIZE", "1", "processes of the job on this machine, which share its memory (`smon_rt.gc.plan`)"
+    ),
+    Variable(
         "TORCHELASTIC_RESTART_COUNT",
         "first without a file",
         "the attempt: how often torchrun has started the job again",
@@ -77,6 +80,19 @@ def verdict_within_s() -> float:
     except ValueError:
         return _VERDICT_WITHIN_S
     return limit_s if 0 <= limit_s < float("inf") else _VERDICT_WITHIN_S
+
+
+def is_disabled() -> bool:
+    """Whether SMON_RT_DISABLE makes everything inert: any value but 0, false, no and off, as the recorder reads it."""
+    return os.environ.get("SMON_RT_DISABLE", "").strip().lower() not in ("", "0", "false", "no", "off")
+
+
+def whole_number(name: str, default: int) -> int:
+    """RANK, WORLD_SIZE or LOCAL_WORLD_SIZE, as torchrun sets them."""
+    try:
+        return int(os.environ[name])
+    except (KeyError, ValueError):
+        return default
 
 
 def _as_code(names: str) -> str:

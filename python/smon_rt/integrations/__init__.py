@@ -85,6 +85,7 @@ def started() -> None:
         atexit.register(stopping)
     state.switch.recording += 1
     state.switch.is_stepped_by_script = False
+    state.switch.step = -1
     state.switch.is_on = True
     for module in _attached:
         say_facts = getattr(module, "say_facts", None)

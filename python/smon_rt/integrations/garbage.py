@@ -1,48 +1,142 @@
-"""gc: Python's own collections, by gc.callbacks, named by the generation.
+"""gc: Python's own collections, by gc.callbacks.
 
-Those of the youngest generation are left out: there are thousands of them, of some microseconds each.
+A collection is a span named by its generation and by who asked for it: "generation 2" (Python itself, or somebody's
+gc.collect()), "planned generation 1", "guard generation 2" (smon_rt.gc). Metrics say what it did: `Collections` in
+smon_rt.trace reads them. Those of the youngest generation are left out where no plan is on: there are thousands of
+them, of some microseconds each.
+
+Threading: Python runs one collection at a time, start and stop on one thread.
 """
 
 from __future__ import annotations
 
 import gc
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from smon_rt._backend import native
+from smon_rt._memory import anonymous_bytes
 from smon_rt.integrations.state import failed, switch
 from smon_rt.kinds import KIND_NAMES
 
-__all__ = ["attach", "detach"]
+__all__ = ["Collection", "asked_by", "attach", "detach", "listeners"]
 
 _GC = KIND_NAMES.index("gc")
-_NAMES = ("generation 0", "generation 1", "generation 2")
-
-# Python runs one collection at a time, start and stop on one thread.
-_token = 0
+#: Metrics of one collection, in the order in which they are recorded; the last has the collection's name before it.
+METRICS = ("gc memory before bytes", "gc memory after bytes", "gc freed objects", "pause s")
 
 
-def attach() -> None:
+@dataclass(frozen=True)
+class Collection:
+    """One collection, once it is over."""
+
+    generation: int
+    origin: str
+    """"" (Python, or somebody's gc.collect()), "planned" or "guard"."""
+    pause_s: float
+    freed_objects: int
+    memory_before_bytes: int
+    """RssAnon; 0 where it is not known."""
+    memory_after_bytes: int
+    caller: str
+    """Module and function that ran then; only of what a plan does not know of."""
+
+
+class _Now:
+    """The collection that runs."""
+
+    token = 0
+    is_open = False
+    began_ns = 0
+    memory_bytes = 0
+    caller = ""
+    origin = ""
+
+
+#: Who attached: the integration, and a plan.
+_users: set[str] = set()
+#: Called after each collection, also of generation 0, while a plan is on.
+listeners: list[Callable[[Collection], None]] = []
+
+
+def attach(user: str = "integration") -> None:
     """Records collections from now on. Twice is once."""
+    _users.add(user)
     if _on_collection not in gc.callbacks:
         gc.callbacks.append(_on_collection)
 
 
-def detach() -> None:
-    """No longer."""
-    if _on_collection in gc.callbacks:
+def detach(user: str = "integration") -> None:
+    """No longer, if nobody else has attached."""
+    _users.discard(user)
+    if not _users and _on_collection in gc.callbacks:
         gc.callbacks.remove(_on_collection)
 
 
+class asked_by:  # noqa: N801, a call
+    """Within it collections are those of the plan ("planned"), or of its guard ("guard")."""
+
+    def __init__(self, origin: str) -> None:
+        self._origin = origin
+
+    def __enter__(self) -> None:
+        _Now.origin = self._origin
+
+    def __exit__(self, *_exception: object) -> None:
+        _Now.origin = ""
+
+
 def _on_collection(phase: str, info: dict[str, Any]) -> None:
-    global _token
-    if phase == "start":
-        generation = info["generation"]
-        if generation == 0 or not switch.is_on:
-            return
-        try:
-            _token = native.begin(_GC, name=_NAMES[generation])
-        except Exception as error:
-            failed("gc", error)
-    elif _token:
-        token, _token = _token, 0
-        native.end(token)
+    try:
+        if phase == "start":
+            _begin(info["generation"])
+        elif _Now.is_open:
+            _Now.is_open = False
+            _end(info)
+    except Exception as error:
+        failed("gc", error)
+
+
+def _begin(generation: int) -> None:
+    if not (listeners or (generation > 0 and switch.is_on)):
+        return
+    _Now.is_open = True
+    _Now.memory_bytes = anonymous_bytes()
+    _Now.caller = _caller() if listeners and not _Now.origin else ""
+    _Now.token = native.begin(_GC, name=_name(generation))
+    _Now.began_ns = time.perf_counter_ns()
+
+
+def _end(info: dict[str, Any]) -> None:
+    pause_s = (time.perf_counter_ns() - _Now.began_ns) / 1e9
+    token, _Now.token = _Now.token, 0
+    native.end(token)
+    done = Collection(
+        generation=info["generation"],
+        origin=_Now.origin,
+        pause_s=pause_s,
+        freed_objects=info["collected"],
+        memory_before_bytes=_Now.memory_bytes,
+        memory_after_bytes=anonymous_bytes(),
+        caller=_Now.caller,
+    )
+    # Every one that matters, in each step: they are few. Others where the step's spans are recorded, too.
+    if done.origin or done.generation == 2 or native.is_sampled():
+        values = (done.memory_before_bytes, done.memory_after_bytes, done.freed_objects, pause_s)
+        for metric, value in zip((*METRICS[:-1], f"{_name(done.generation)} {METRICS[-1]}"), values, strict=True):
+            native.metric(metric, value)
+    for listener in listeners:
+        listener(done)
+
+
+def _name(generation: int) -> str:
+    return f"{_Now.origin} generation {generation}" if _Now.origin else f"generation {generation}"
+
+
+def _caller() -> str:
+    """Who ran when the collection began: gc.collect()'s caller, or whose allocation set it off."""
+    frame = sys._getframe(3)
+    return f"{frame.f_globals.get('__name__', '?')}.{frame.f_code.co_name}"

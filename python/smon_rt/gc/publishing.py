@@ -1,0 +1,109 @@
+"""How rank 0's choice reaches the others: over the store by which the job's processes met, on a thread of its own.
+
+It names a step to come, far enough ahead for everybody to hear of it. Who hears later takes it from there on.
+
+Threading: `publish` and `take` on the job's thread, never blocking; a daemon thread talks to the store.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from smon_rt._backend import say
+from smon_rt._layout import torch_distributed
+from smon_rt.environment import LogLevel
+from smon_rt.gc.schedule import Schedule
+
+__all__ = ["POLL_S", "Channel"]
+
+#: One small message to the store's host from each rank.
+POLL_S = 2.0
+_MOST_FAILURES = 3
+
+
+class Channel:
+    """Schedules of one plan, in order.
+
+    Args:
+        plan_number: the how-manieth plan of this process it is: all ranks count alike.
+        rank: rank 0 publishes, the others listen.
+        poll_s: how often to look; POLL_S.
+    """
+
+    def __init__(self, plan_number: int, rank: int, poll_s: float | None = None) -> None:
+        self._prefix = f"smon_rt/gc/{plan_number}/"
+        self._rank = rank
+        self.poll_s = POLL_S if poll_s is None else poll_s
+        self._outgoing: list[Schedule] = []
+        self._incoming: list[Schedule] = []
+        self._wake = threading.Event()
+        self._is_stopped = False
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> bool:
+        """False: there is no store."""
+        if torch_distributed() is None:
+            return False
+        work = self._send if self._rank == 0 else self._listen
+        self._thread = threading.Thread(target=self._run, args=(work,), name="smon_gc_plan", daemon=True)
+        self._thread.start()
+        return True
+
+    def publish(self, schedule: Schedule) -> None:
+        """Rank 0: tells the others."""
+        self._outgoing.append(schedule)
+        self._wake.set()
+
+    def take(self) -> Schedule | None:
+        """The next that has come, once."""
+        return self._incoming.pop(0) if self._incoming else None
+
+    def stop(self) -> None:
+        """Ends the thread, within about the time of one message: it must not run into the interpreter's end."""
+        self._is_stopped = True
+        self._wake.set()
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join(timeout=1.0)
+
+    def _run(self, work: Callable[[Any, int], int]) -> None:
+        failures = number = 0
+        store: Any = None
+        while not self._is_stopped and failures < _MOST_FAILURES:
+            try:
+                store = _own_store() if store is None else store
+                number = work(store, number)
+                failures = 0
+            except Exception as error:  # the host of the store has gone, as at the end of a job
+                failures += 1
+                say(LogLevel.INFO, f"gc: the store does not answer: {type(error).__name__}: {error}"[:300])
+            if not self._is_stopped:
+                self._wake.wait(self.poll_s)
+                self._wake.clear()
+
+    def _send(self, store: Any, number: int) -> int:
+        while self._outgoing:
+            store.set(f"{self._prefix}{number}", self._outgoing[0].encode())
+            self._outgoing.pop(0)
+            number += 1
+        return number
+
+    def _listen(self, store: Any, number: int) -> int:
+        while store.check([f"{self._prefix}{number}"]):
+            text = store.get(f"{self._prefix}{number}").decode()
+            number += 1
+            self._incoming.append(Schedule.decode(text))
+        return number
+
+
+def _own_store() -> Any:
+    """A connection of our own: the job's may be inside a wait of minutes."""
+    distributed = torch_distributed()
+    if distributed is None:
+        raise ConnectionError("torch.distributed is not set up")
+    store = distributed.distributed_c10d._get_default_store()
+    try:
+        return store.clone()
+    except Exception:  # an older torch, or a store that cannot be
+        return store

@@ -1,0 +1,407 @@
+"""Planned garbage collection, in real processes: at the same step on all ranks, none beside it, all put back."""
+
+from __future__ import annotations
+
+import doctest
+import importlib
+
+import pytest
+
+from smon_rt.gc import guard as guard_module
+from smon_rt.gc import plan
+from smon_rt.gc.guard import Guard
+from smon_rt.gc.measuring import Measuring
+from smon_rt.gc.schedule import MEASURED_STEPS, Measured, Schedule, halved, must_repick, pick, young_generation
+from smon_rt.integrations.garbage import Collection as Done
+from smon_rt.trace.garbage import collections
+from smon_rt.trace.kinds import KIND_NUMBERS
+from smon_rt.trace.rank_trace import RankTrace
+from tests.python.recording_process import START, RecordedJob, job
+from tests.python.torch_jobs import TorchJob, needs_torch, nursery, torch_job
+
+__all__ = ["job", "nursery", "torch_job"]
+
+_GARBAGE = """
+import gc
+class Node: pass
+def leave_garbage(count, size=0):
+    for _ in range(count):
+        one, other = Node(), Node()
+        one.other, other.other, one.ballast = other, one, bytearray(size)
+"""
+_BEFORE = "before = gc.get_threshold(), gc.isenabled(), gc.get_freeze_count()\n"
+_AS_BEFORE = "assert (gc.get_threshold(), gc.isenabled(), gc.get_freeze_count()) == before\n"
+
+
+def steps_of(trace: RankTrace, origin: str) -> list[tuple[int, int]]:
+    """(step, generation) of the collections of one origin."""
+    return [(each.step, each.generation) for each in collections(trace) if each.origin == origin]
+
+
+def test_one_process_collects_at_planned_steps_only_and_gets_all_back(job: RecordedJob) -> None:
+    job.run(
+        START
+        + _GARBAGE
+        + _BEFORE
+        + """
+heap = [[i] for i in range(50_000)]
+plan = smon_rt.gc.plan(5, full_every=3, warmup_steps=2)
+for k in range(34):
+    with smon_rt.step(k):
+        leave_garbage(2000)
+    if k == 3:
+        assert not gc.isenabled() and gc.get_freeze_count() > 50_000
+status = smon_rt.gc.status()
+assert (status.state, status.interval_steps, status.first_step) == ("planning", 5, 2), status
+assert (status.planned, status.unplanned, status.guard, status.conflicts) == (7, 0, 0, ()), status
+assert status.freed_objects >= 2 * 2000 * 28 and 0 < status.longest_pause_s
+plan.stop()
+plan.stop()
+"""
+        + _AS_BEFORE
+        + """
+assert smon_rt.gc.status().state == "stopped"
+smon_rt.stop()
+"""
+    )
+    trace = job.trace()
+    assert steps_of(trace, "planned") == [(2, 2), (5, 1), (10, 1), (15, 2), (20, 1), (25, 1), (30, 2)]
+    planned = [each for each in collections(trace) if each.origin == "planned"]
+    assert all(each.pause_s > 0 and each.memory_before_bytes > 1 << 20 for each in planned)
+    assert [each.freed_objects >= 2 * 2000 * 4 for each in planned[2:]] == [True] * 5
+    # The same as spans, inside their steps.
+    is_gc = trace.spans.kind == KIND_NUMBERS["gc"]
+    names = [trace.names[int(name)] for name in trace.spans.name_id[is_gc]]
+    assert [name for name in names if name.startswith("planned")] == [
+        f"planned generation {each.generation}" for each in planned
+    ]
+    assert trace.identity.environment["gc_plan_counts"] == "planned 7, unplanned 0, guard 0, late 0"
+    assert trace.identity.environment["gc_plan"] == "stopped"
+
+
+def test_the_guard_collects_before_the_limit_and_is_named_in_steps_that_are_not_sampled(job: RecordedJob) -> None:
+    output = job.run(
+        _GARBAGE
+        + """
+from smon_rt._memory import anonymous_bytes
+smon_rt.start(DIR, sample_ratio=0, always_steps=0, warmup_steps=0, strict=True)
+limit = anonymous_bytes() + (60 << 20)
+smon_rt.gc.plan(1000, warmup_steps=0, memory_limit_bytes=limit)
+most = 0
+for k in range(40):
+    with smon_rt.step(k):
+        leave_garbage(4, 1 << 20)
+        most = max(most, anonymous_bytes())
+status = smon_rt.gc.status()
+assert most < limit == status.memory_limit_bytes, (most, limit)
+assert status.guard >= 2 and status.unplanned == 0 and not status.conflicts, status
+kept, guard_counts = [], []
+while not (said := smon_rt.gc.status().conflicts):
+    k += 1
+    with smon_rt.step(k):
+        kept.append(bytearray(8 << 20))
+assert "no garbage" in said[0], said
+for k in range(k + 1, k + 6):
+    with smon_rt.step(k): pass
+    guard_counts = guard_counts[-2:] + [smon_rt.gc.status().guard]
+assert len(set(guard_counts)) == 1, "it does not collect in every step"
+smon_rt.stop()
+print(limit)
+"""
+    )
+    trace = job.trace()
+    guarded = [each for each in collections(trace) if each.origin == "guard"]
+    assert len(guarded) >= 3
+    assert all(each.memory_before_bytes < int(output.stdout) for each in guarded[:-1])
+    assert guarded[0].memory_before_bytes - guarded[0].memory_after_bytes > 30 << 20
+    assert not (trace.spans.kind == KIND_NUMBERS["gc"]).any(), "no step was sampled"
+    assert trace.identity.environment["gc_guard"].startswith(f"{len(guarded)} alone, before ")
+    assert output.stderr.count("no garbage") == 1
+
+
+def test_everyone_else_who_has_a_say_is_respected_and_named(job: RecordedJob) -> None:
+    """Without recording: steps are those of smon_rt.step."""
+    output = job.run(
+        _GARBAGE
+        + _BEFORE
+        + """
+import types
+def steps(first, last):
+    for k in range(first, last):
+        with smon_rt.step(k): pass
+def module(name, **names):
+    sys.modules[name] = types.ModuleType(name)
+    vars(sys.modules[name]).update(names)
+    return sys.modules[name]
+
+# A second plan; fork; collections, enabling and unfreezing by somebody.
+heap = [[i] for i in range(600_000)]
+with smon_rt.gc.plan(2, full_every=2, warmup_steps=0):
+    inner = smon_rt.gc.plan(7)
+    steps(0, 3)
+    inner.stop()
+    assert smon_rt.gc.status().state == "planning" and smon_rt.gc.status().interval_steps == 2
+    pid = os.fork()
+    if pid == 0:
+        steps(3, 30)
+        os._exit(0 if gc.isenabled() and smon_rt.gc.status().state == "stopped" and gc.get_freeze_count() else 1)
+    assert os.waitpid(pid, 0)[1] == 0
+    assert not gc.isenabled()
+    gc.collect()
+    gc.enable()
+    steps(3, 9)
+    assert not gc.isenabled()
+    gc.unfreeze()
+    steps(9, 13)
+    assert gc.get_freeze_count() > 600_000
+    status = smon_rt.gc.status()
+assert status.unplanned == 1, status
+for words in ("another plan", "__main__.<module> collects", "enabled by somebody", "unfrozen by somebody"):
+    assert sum(words in conflict for conflict in status.conflicts) == 1, (words, status)
+"""
+        + _AS_BEFORE
+        + """
+del heap
+# Megatron: its own plan; else its checkpoints.
+arguments = types.SimpleNamespace(manual_gc=True, manual_gc_interval=50, save_interval=4)
+module("megatron.training.global_vars", get_args=lambda: arguments)
+with smon_rt.gc.plan(3, warmup_steps=1):
+    steps(0, 12)
+    status = smon_rt.gc.status()
+    assert gc.isenabled() and gc.get_freeze_count() == 0
+assert status.state == "left to others" and status.planned == 0, status
+assert "Megatron's --manual-gc (interval 50)" in status.conflicts[0]
+arguments.manual_gc = False
+seen = []
+gc.callbacks.append(lambda phase, info: phase == "stop" and seen.append((k, info["generation"])))
+with smon_rt.gc.plan(100, warmup_steps=0):
+    for k in range(1, 12):
+        with smon_rt.step(k): pass
+gc.callbacks.pop()
+assert seen == [(1, 2), (3, 2), (7, 2), (11, 2)], seen
+
+# torchtitan: found after the warm-up, or by what it does.
+class GarbageCollection:
+    def run(self): gc.collect(1)
+titan = module("torchtitan.tools.utils", GarbageCollection=GarbageCollection)
+gc.disable()
+with smon_rt.gc.plan(3, warmup_steps=1):
+    steps(0, 5)
+    assert smon_rt.gc.status().state == "left to others"
+assert not gc.isenabled()
+gc.enable()
+run = types.FunctionType(GarbageCollection.run.__code__, vars(titan) | {"gc": gc})
+with smon_rt.gc.plan(3, warmup_steps=1):
+    steps(0, 2)
+    run(None)
+    planned = smon_rt.gc.status().planned
+    steps(2, 9)
+    status = smon_rt.gc.status()
+assert status.state == "left to others" and status.planned == planned, status
+
+# A CUDA graph's capture, as torch tells of it.
+is_capturing = True
+cuda = types.SimpleNamespace(is_initialized=lambda: True, is_current_stream_capturing=lambda: is_capturing)
+del sys.modules["torchtitan.tools.utils"]
+module("torch", cuda=cuda)
+with smon_rt.gc.plan(2, warmup_steps=0):
+    steps(0, 3)
+    assert smon_rt.gc.status().state == "warming up" and gc.isenabled()
+    is_capturing = False
+    steps(3, 4)
+    is_capturing = True
+    steps(4, 7)
+    status = smon_rt.gc.status()
+assert (status.planned, status.skipped) == (1, 2), status
+assert "capture" in status.conflicts[0]
+del sys.modules["torch"]
+
+# Whatever fails in here is not the job's.
+from smon_rt.gc import planner
+planner.Planner._act = lambda self, step: 1 / 0
+with smon_rt.gc.plan(2, warmup_steps=0):
+    steps(0, 9)
+"""
+        + _AS_BEFORE
+    )
+    assert output.stderr.count("ZeroDivisionError") == 1
+    assert output.stderr.count("another plan was asked for") == 1
+
+
+@needs_torch
+def test_ranks_agree_on_a_measured_interval(torch_job: TorchJob) -> None:
+    torch_job.run(
+        _GARBAGE,
+        """
+        from smon_rt.gc import planner, publishing
+        publishing.POLL_S, planner._MARGIN_POLLS = 0.02, 50
+        gc.unfreeze()  # as whoever forked this process has frozen
+        init()
+        start()
+        smon_rt.gc.plan("auto", warmup_steps=2, memory_limit_bytes=8 << 30)
+        number = end = 0
+        have_all = torch.zeros(1)
+        while not end or number < end:
+            with smon_rt.step(number):
+                leave_garbage(300)
+                have_all[0] = float(smon_rt.gc.status().interval_steps != 100)
+                dist.all_reduce(have_all, dist.ReduceOp.MIN)
+            number += 1
+            if not end and have_all.item():
+                end = number + 120
+            assert number < 20_000
+        status = smon_rt.gc.status()
+        assert status.state == "planning" and not status.conflicts, status
+        assert status.unplanned == status.guard == status.late == 0, status
+        smon_rt.stop()
+        """,
+        ranks=2,
+    )
+    first, second = torch_job.traces()
+    planned = steps_of(first, "planned")
+    assert planned == steps_of(second, "planned")
+    assert planned[:3] == [(2, 2), (2 + MEASURED_STEPS, 1), (2 + MEASURED_STEPS, 2)]
+    assert steps_of(first, "guard") == steps_of(second, "guard") == []
+    plans = [trace.identity.environment["gc_plan"] for trace in (first, second)]
+    assert plans[0] == plans[1]
+    interval = int(plans[0].split()[1])
+    assert interval != 100
+    assert all(step % interval == 0 for step, _ in planned[-2:])
+
+
+@needs_torch
+def test_steps_that_nobody_says_are_those_of_the_optimizer_or_of_the_recording(torch_job: TorchJob) -> None:
+    torch_job.run(
+        """
+        import gc
+        smon_rt.gc.plan(3, warmup_steps=1)
+        model = torch.nn.Linear(4, 1)
+        optimizer, other = (torch.optim.SGD(model.parameters(), lr=0.1) for _ in range(2))
+        def train(count):
+            for _ in range(count):
+                model(torch.ones(1, 4)).sum().backward()
+                optimizer.step()
+                other.step()
+        train(10)
+        status = smon_rt.gc.status()
+        assert (status.planned, status.first_step) == (4, 2), status  # frozen in 2; 3, 6 and 9
+        # torch was frozen by whoever forked this process.
+        assert [words[:12] for words in status.conflicts] == ["objects were"], status
+        smon_rt.gc.stop()
+        assert gc.isenabled() and gc.get_freeze_count() > 0
+        start()
+        smon_rt.gc.plan(3, warmup_steps=1)
+        train(10)
+        smon_rt.stop()
+        """
+    )
+    (trace,) = torch_job.traces()
+    assert steps_of(trace, "planned")[:4] == [(1, 2), (3, 1), (6, 1), (9, 1)]
+
+
+def test_the_interval_is_bound_by_what_is_scarce() -> None:
+    quiet = Measured(0.1, 0.0, 0.0, 0.00001, 0.0001, 8e9)
+    assert (pick(quiet, 7).interval_steps, pick(quiet, 7).first_step) == (500, 7)
+    hungry = Measured(0.1, 10e6, 10.0, 0.00001, 0.0001, 8e9)
+    assert (pick(hungry, 0).interval_steps, pick(hungry, 0).why) == (80, "bound by memory")
+    slow = Measured(0.1, 1e3, 1e4, 0.001, 0.0001, 8e9)
+    assert (pick(slow, 0).interval_steps, pick(slow, 0).why) == (25, "bound by the pause")
+    # More pauses would not be shorter ones: what is new takes its time whenever it is looked at.
+    assert pick(Measured(0.001, 1e3, 1e4, 0.001, 0.0001, 8e9), 0).interval_steps == 10
+    assert pick(Measured(0.1, 1e12, 10.0, 0.001, 0.0001, 8e9), 0).interval_steps == 1
+    # 0.5 s every 500 × 100 steps of 0.1 s: 0.01 %.
+    assert pick(Measured(0.1, 0.0, 0.0, 0.0, 0.5, 8e9), 0).full_every == 10
+    assert pick(Measured(0.01, 0.0, 0.0, 0.0, 0.5, 8e9), 0).full_every == 100
+    assert halved(Schedule(1, 3), 4) == Schedule(1, 3, 4, "the guard had to collect")
+
+
+def test_a_schedule_reaches_other_ranks_as_it_is() -> None:
+    chosen = Schedule(40, 10, 123, "bound by memory")
+    assert Schedule.decode(chosen.encode()) == chosen
+    for broken in ("", "[]", "{}", Schedule(0, 1).encode()):
+        with pytest.raises((ValueError, KeyError, TypeError)):
+            Schedule.decode(broken)
+
+
+def test_versions_of_python() -> None:
+    versions = [(3, 10, 0), (3, 13, 9), (3, 14, 0), (3, 14, 4), (3, 14, 5), (3, 15, 0)]
+    assert [young_generation(version, False) for version in versions] == [1, 1, 0, 0, 1, 1]
+    assert young_generation((3, 14, 1), True) == 2
+
+
+def done(freed: int, before: int, after: int, generation: int = 1) -> Done:
+    return Done(generation, "planned", 0.001, freed, before, after, "")
+
+
+def test_it_is_measured_again_when_garbage_comes_at_another_rate() -> None:
+    measuring = Measuring()
+    measuring.begin(10)
+    assert [step for step in range(100) if measuring.is_due(step)] == [10 + MEASURED_STEPS]
+    measuring.first(30, done(20_000, 90 << 20, 50 << 20), done(0, 50 << 20, 50 << 20, 2))
+    measured = measuring.take(1e9)
+    assert measured is not None
+    assert measured.garbage_bytes_per_step == pytest.approx(2 << 20)
+    for step in (130, 230, 330):  # memory that malloc has kept does not grow again: objects tell
+        measuring.later(step, done(100_000, 50 << 20, 50 << 20), 100, 1e10)
+        assert measuring.take(1e9) is None
+    for step in (430, 530):
+        assert measuring.take(1e9) is None, "one interval alone may be anything"
+        measuring.later(step, done(400_000, 50 << 20, 50 << 20), 100, 1e10)
+    changed = measuring.take(1e9)
+    assert changed is not None
+    assert changed.garbage_bytes_per_step == pytest.approx(8 << 20)
+    assert must_repick(changed, changed, 100), "there is no room for 100 steps of it"
+
+
+def test_the_guard_has_a_limit_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(guard_module, "available_bytes", lambda: 8000)
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")
+    guard = Guard(None)
+    guard.set_out(1000)
+    assert (guard.limit_bytes, guard.headroom_bytes(1500)) == (2000, 500)
+    assert [guard.must_collect(memory) for memory in (1100, 1500, 1590)] == [False, False, False]
+    assert guard.must_collect(1600), "one more step like the largest would reach it"
+    monkeypatch.setattr(guard_module, "available_bytes", lambda: None)
+    unknown = Guard(None)
+    unknown.set_out(1000)
+    assert unknown.limit_bytes is None
+    assert not unknown.must_collect(1 << 50)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"interval": 0},
+        {"interval": "often"},
+        {"interval": 2.5},
+        {"full_every": 0},
+        {"warmup_steps": -1},
+        {"memory_limit_bytes": 0},
+        {"checkpoint_steps": 0},
+    ],
+)
+def test_what_makes_no_sense_is_refused(arguments: dict[str, object]) -> None:
+    from smon_rt.errors import RecordingError
+
+    with pytest.raises(RecordingError, match=f"gc.plan: {next(iter(arguments))} is "):
+        plan(**arguments)  # type: ignore[arg-type]
+
+
+def test_disabled_it_does_nothing(job: RecordedJob) -> None:
+    job.run(
+        """
+        import gc
+        with smon_rt.gc.plan(1, warmup_steps=0):
+            for k in range(3):
+                with smon_rt.step(k): assert gc.isenabled()
+            assert smon_rt.gc.status().state == "disabled"
+        """,
+        SMON_RT_DISABLE="1",
+    )
+
+
+@pytest.mark.parametrize("name", ["gc", "gc.schedule", "_memory"])
+def test_examples_of_the_documentation_hold(name: str) -> None:
+    found = doctest.testmod(importlib.import_module(f"smon_rt.{name}"))
+    assert found.failed == 0
+    assert found.attempted > 0
