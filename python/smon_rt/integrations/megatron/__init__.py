@@ -83,5 +83,5 @@ def _attach_part(name: str, wrap: Callable[[Patches], list[str]]) -> None:
     except Exception as error:  # a module of another version
         reason = f"{type(error).__name__}: {error}"
     key = f"hook.megatron.{name}"
-    _Attached.facts[key] = reason[:200]
-    native.set_fact(key, reason[:200])
+    _Attached.facts[key] = reason
+    native.set_fact(key, reason)

@@ -105,4 +105,4 @@ def _say_expert_parallel() -> None:
     except Exception:  # another version, or no groups
         return
     if size > 1:
-        native.set_fact("megatron.expert_parallel", f"rank {rank} of {size}")
+        native.set_fact("env.megatron.expert_parallel", f"rank {rank} of {size}")
