@@ -11,6 +11,7 @@
 #include "analysis/compute_factors.h"
 #include "analysis/host_causes.h"
 #include "analysis/measured_job.h"
+#include "analysis/member_causes.h"
 #include "analysis/op_timing.h"
 #include "analysis/waits_for_missing.h"
 
@@ -88,7 +89,9 @@ void find_causes(const WhatIf& what_if, const MeasuredJob& job, const AnalyzeOpt
     result.knows_wait_for_missing = true;
     result.wait_for_missing_ns = mean(basis.recorded_step_ns) - mean(*without);
   }
-  append(result.causes, compute_causes(what_if, ComputeFactors(what_if), basis, counter));
+  append(result.causes, member_causes(what_if, job.member_excess, basis, counter));
+  append(result.causes,
+         compute_causes(what_if, compute_factors(what_if, job.member_excess), basis, counter, job.member_excess));
   append(result.causes, comm_causes(what_if, basis, counter));
   append(result.causes, host_causes(what_if, job.explained_delays, basis, counter));
 }
@@ -141,7 +144,7 @@ Result<Analysis> analyze(const OpColumns& columns, const JobLayout& layout, cons
   const WhatIf what_if(job->graph, job->timing, static_cast<std::size_t>(layout.dp_size),
                        static_cast<std::size_t>(layout.pp_size));
   ReplayCounter counter(progress, slowdown_replay_count(what_if) + kContributionReplays + kComputeCauseReplays +
-                                      kCommCauseReplays + kHostCauseReplays);
+                                      kMemberCauseReplays + kCommCauseReplays + kHostCauseReplays);
   const References references = replay_references(what_if, result);
   if (*std::min_element(references.ideal_ns.begin(), references.ideal_ns.end()) <= 0 ||
       *std::min_element(references.nodelay_ns.begin(), references.nodelay_ns.end()) <= 0) {

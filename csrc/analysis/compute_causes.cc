@@ -48,8 +48,14 @@ std::vector<Place> outliers(std::vector<std::pair<double, Place>> ratios) {
 
 class ComputeCauses {
  public:
-  ComputeCauses(const WhatIf& what_if, const ComputeFactors& factors, const CauseBasis& basis, ReplayCounter& counter)
-      : what_if_(what_if), factors_(factors), basis_(basis), keeps_(basis.keeps_launch_delays), counter_(counter) {}
+  ComputeCauses(const WhatIf& what_if, const ComputeFactors& factors, const CauseBasis& basis, ReplayCounter& counter,
+                std::span<const MemberExcess> excess)
+      : what_if_(what_if),
+        factors_(factors),
+        basis_(basis),
+        keeps_(basis.keeps_launch_delays),
+        counter_(counter),
+        excess_(excess) {}
 
   std::vector<CauseRemoval> find() && {
     if (what_if_.dp_size() > 1) find_workers();
@@ -57,7 +63,7 @@ class ComputeCauses {
     if (factors_.evidence().is_sequence_length()) {
       add(of_microbatches("sequence_length"), with_even_microbatches(what_if_, factors_, keeps_));
     }
-    add(of_microbatches("noise"), without_noise(what_if_, factors_, keeps_));
+    add(of_microbatches("noise"), without_noise(what_if_, factors_, keeps_, excess_));
     return std::move(result_);
   }
 
@@ -169,6 +175,7 @@ class ComputeCauses {
   const CauseBasis& basis_;
   bool keeps_;  // launch delays
   ReplayCounter& counter_;
+  std::span<const MemberExcess> excess_;
   std::vector<CauseRemoval> result_;
 };
 
@@ -228,7 +235,8 @@ Scenario with_even_microbatches(const WhatIf& what_if, const ComputeFactors& fac
   return std::move(edit).take();
 }
 
-Scenario without_noise(const WhatIf& what_if, const ComputeFactors& factors, bool has_launch_delays) {
+Scenario without_noise(const WhatIf& what_if, const ComputeFactors& factors, bool has_launch_delays,
+                       std::span<const MemberExcess> excess) {
   const bool keeps_microbatches = factors.evidence().is_sequence_length();
   JobEdit edit(what_if, has_launch_delays);
   const OpTiming& timing = what_if.timing();
@@ -244,12 +252,13 @@ Scenario without_noise(const WhatIf& what_if, const ComputeFactors& factors, boo
       }
     }
   }
+  for (const MemberExcess& each : excess) edit.durations_ns(each.op)[each.lane] += each.ns;
   return std::move(edit).take();
 }
 
 std::vector<CauseRemoval> compute_causes(const WhatIf& what_if, const ComputeFactors& factors, const CauseBasis& basis,
-                                         ReplayCounter& counter) {
-  return ComputeCauses(what_if, factors, basis, counter).find();
+                                         ReplayCounter& counter, std::span<const MemberExcess> excess) {
+  return ComputeCauses(what_if, factors, basis, counter, excess).find();
 }
 
 }  // namespace smon_rt::analysis

@@ -9,6 +9,7 @@
 #include "analysis/cause_basis.h"
 #include "analysis/compute_factors.h"
 #include "analysis/job_edit.h"
+#include "analysis/member_excess.h"
 #include "analysis/slowdowns.h"
 #include "analysis/what_if.h"
 
@@ -27,7 +28,9 @@ Scenario without_slow_stage(const WhatIf& what_if, const ComputeFactors& factors
                             bool has_launch_delays);
 Scenario with_even_microbatches(const WhatIf& what_if, const ComputeFactors& factors, bool has_launch_delays);
 /// Without what no other factor explains; microbatches, too, are as long as the median one where they are noise.
-Scenario without_noise(const WhatIf& what_if, const ComputeFactors& factors, bool has_launch_delays);
+/// `excess` is what the factors were told without, and stays.
+Scenario without_noise(const WhatIf& what_if, const ComputeFactors& factors, bool has_launch_delays,
+                       std::span<const MemberExcess> excess = {});
 
 /// What slow computes cost: `worker`, `stage`, `sequence_length` (where there is evidence for it) and `noise`.
 ///
@@ -38,8 +41,11 @@ Scenario without_noise(const WhatIf& what_if, const ComputeFactors& factors, boo
 ///
 /// Detail: of worker and stage `forward_compute_ratio` and `backward_compute_ratio`, of a worker whose optimizer is
 /// slow `optimizer_ratio`; of sequence_length and noise `correlation` and `forward_cv` of the microbatches.
+///
+/// `excess`: what slow members of workers add to computes. `factors` are those of the job without it
+/// (with_equal_members), since that is a cause of its own (member_causes.h).
 std::vector<CauseRemoval> compute_causes(const WhatIf& what_if, const ComputeFactors& factors, const CauseBasis& basis,
-                                         ReplayCounter& counter);
+                                         ReplayCounter& counter, std::span<const MemberExcess> excess = {});
 
 /// At most; how many it takes depends on what it finds.
 inline constexpr int kComputeCauseReplays = 8;

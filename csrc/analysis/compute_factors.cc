@@ -347,4 +347,10 @@ void ComputeFactors::weigh_evidence() {
   if (sum.xx > 0 && sum.yy > 0) evidence_.correlation = sum.xy / std::sqrt(sum.xx * sum.yy);
 }
 
+ComputeFactors compute_factors(const WhatIf& what_if, std::span<const MemberExcess> excess) {
+  if (excess.empty()) return ComputeFactors(what_if);
+  const OpTiming repaired = with_equal_members(what_if.timing(), excess);
+  return ComputeFactors(WhatIf(what_if.graph(), repaired, what_if.dp_size(), what_if.pp_size()));
+}
+
 }  // namespace smon_rt::analysis

@@ -3,9 +3,11 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <utility>
 #include <vector>
 
+#include "analysis/member_excess.h"
 #include "analysis/what_if.h"
 
 namespace smon_rt::analysis {
@@ -101,5 +103,8 @@ class ComputeFactors {
   std::array<Pass, kPassCount> passes_;
   MicrobatchEvidence evidence_;
 };
+
+/// The factors of the job in which the members of each worker are alike.
+ComputeFactors compute_factors(const WhatIf& what_if, std::span<const MemberExcess> excess);
 
 }  // namespace smon_rt::analysis

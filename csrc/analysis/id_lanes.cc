@@ -188,10 +188,17 @@ class IdLaneBuilder {
         start = static_cast<double>(order_.launches()[launch].start_ns - step_starts[step]);
         end = static_cast<double>(order_.launches()[launch].end_ns - step_starts[step]);
         table.step_times_ns_[step] = std::max(table.step_times_ns_[step], end);
+        keep_member_excess(op, lane, order_.launches()[launch].row);
       }
     }
     table.takes_part_ = table.recorded_;
     if (!c_.step_start_ns.empty()) take_worker_starts(step_starts);
+  }
+
+  void keep_member_excess(OpIndex op, std::size_t lane, std::uint32_t row) {
+    if (c_.member_excess_ns.empty() || c_.member_excess_ns[row] == 0) return;
+    const auto ns = static_cast<double>(c_.member_excess_ns[row]);
+    result_.member_excess.push_back({op, static_cast<std::uint32_t>(lane), ns});
   }
 
   // When one worker began and ended one step; nothing of it was recorded where it ends before it begins.

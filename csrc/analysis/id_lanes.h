@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "analysis/lane_table.h"
+#include "analysis/member_excess.h"
 #include "analysis/op_columns.h"
 #include "analysis/op_graph.h"
 #include "base/result.h"
@@ -46,6 +47,8 @@ struct IdLanes {
   std::vector<LeftOutStep> left_out_steps;
   /// Computes and communication that some lane lacks and another has, over all lanes of the steps that are used.
   std::int64_t absent_op_count = 0;
+  /// By op, then lane.
+  std::vector<MemberExcess> member_excess;
 
   /// worker = lane · pp_size + stage.
   std::span<const LaunchedOp> launches(std::size_t worker) const {

@@ -44,6 +44,8 @@ Result<MeasuredJob> measure_by_ids(const OpColumns& columns, const JobLayout& la
   job.absent_op_count = lanes->absent_op_count;
   job.timing = measure_ops(lanes->table, job.graph, timing_rules);
   mark_waits_for_missing(lanes->table, job.graph, job.timing);
+  job.member_excess = std::move(lanes->member_excess);
+  bound_by_durations(job.member_excess, job.timing);
   job.host_gaps_ns = host_gaps(*lanes, job.graph, job.timing);
   job.explained_delays = explained_delays(*lanes, job.timing);
   return job;

@@ -6,6 +6,7 @@
 #include "analysis/explained_delays.h"
 #include "analysis/id_lanes.h"
 #include "analysis/lane_buffer.h"
+#include "analysis/member_excess.h"
 #include "analysis/op_columns.h"
 #include "analysis/op_graph.h"
 #include "analysis/op_timing.h"
@@ -36,6 +37,7 @@ struct MeasuredJob {
   // By the rules of ids only.
   LaneBuffer host_gaps_ns;                       // host_gaps.h
   std::vector<ExplainedDelay> explained_delays;  // explained_delays.h
+  std::vector<MemberExcess> member_excess;       // member_excess.h
   std::vector<LeftOutStep> left_out_steps;       // not in `steps`
   std::int64_t absent_op_count = 0;
 };

@@ -90,6 +90,9 @@ Result<void> validate_row(const OpColumns& c, const JobLayout& layout, std::size
   }
   auto fits = [](std::int64_t ns) { return ns > -kMaxTimeNs && ns < kMaxTimeNs; };
   const bool step_start_fits = c.step_start_ns.empty() || fits(c.step_start_ns[row]);
+  if (!c.member_excess_ns.empty() && c.member_excess_ns[row] < 0) {
+    return Error{"member_excess " + std::to_string(c.member_excess_ns[row]) + " ns" + at_row(row) + " is negative"};
+  }
   if (!fits(c.start_ns[row]) || !step_start_fits || c.duration_ns[row] >= kMaxTimeNs) {
     return Error{"times" + at_row(row) + " are too large to be nanoseconds of one job"};
   }
@@ -152,6 +155,9 @@ Result<OpColumns> view_arrow_columns(const ArrowSchema& schema, const ArrowArray
   }
   if (has_column(schema, "communicator_number")) {
     take(view_column<std::int32_t>(schema, array, "communicator_number"), c.communicator_number, error);
+  }
+  if (has_column(schema, "member_excess_ns")) {
+    take(view_column<std::int64_t>(schema, array, "member_excess_ns"), c.member_excess_ns, error);
   }
   if (!error.empty()) return Error{error};
   return c;

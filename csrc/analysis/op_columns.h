@@ -49,6 +49,8 @@ struct OpColumns {
   /// Which one a collective is among those of its communicator, kind and step, however many of them are lost; -1: not
   /// recorded.
   std::span<const std::int32_t> communicator_number = {};
+  /// What of a compute's duration is the lateness of one of its worker's tp or cp members; 0 where there is none.
+  std::span<const std::int64_t> member_excess_ns = {};
 
   std::size_t size() const { return step.size(); }
 };

@@ -37,12 +37,16 @@ void scale(const WhatIf& what_if, const DurationScale& scale, JobEdit& edit) {
   }
 }
 
-void repair_computes(const WhatIf& what_if, const Question& question, JobEdit& edit) {
+void repair_computes(const WhatIf& what_if, std::span<const MemberExcess> excess, const Question& question,
+                     JobEdit& edit) {
+  std::vector<std::pair<std::size_t, std::size_t>> members = question.fixed_members;
+  members.insert(members.end(), question.fixed_workers.begin(), question.fixed_workers.end());
+  repair_members(edit, what_if, excess, members);
   if (question.fixed_workers.empty() && question.fixed_stages.empty() &&
       question.microbatches == Microbatches::kAsRecorded) {
     return;
   }
-  const ComputeFactors factors(what_if);
+  const ComputeFactors factors = compute_factors(what_if, excess);
   std::vector<std::size_t> stages = question.fixed_stages;
   if (what_if.dp_size() > 1) {
     repair_workers(edit, what_if, factors, question.fixed_workers);
@@ -64,7 +68,8 @@ void keep_explained_delays(const WhatIf& what_if, std::span<const ExplainedDelay
 }
 
 // Kinds that are said to take their ideal come last: whatever factor was theirs is gone then.
-JobEdit edited(const WhatIf& what_if, std::span<const ExplainedDelay> explained, const Question& question) {
+JobEdit edited(const WhatIf& what_if, std::span<const ExplainedDelay> explained, std::span<const MemberExcess> excess,
+               const Question& question) {
   const bool has_delays = question.launch_delays != LaunchDelays::kNone;
   JobEdit edit(what_if, has_delays);
   if (question.launch_delays == LaunchDelays::kExplained) keep_explained_delays(what_if, explained, edit);
@@ -80,7 +85,7 @@ JobEdit edited(const WhatIf& what_if, std::span<const ExplainedDelay> explained,
     repair_link(edit, what_if, it.dp_rank, it.stage, it.peer_stage);
   }
   for (std::size_t stage : question.fixed_groups) repair_group(edit, what_if, static_cast<int>(stage));
-  repair_computes(what_if, question, edit);
+  repair_computes(what_if, excess, question, edit);
   for (const DurationScale& it : question.scales) scale(what_if, it, edit);
   for (OpIndex op = 0; op < what_if.graph().size(); ++op) {
     if (contains(question.ideal_kinds, what_if.graph().op(op).kind)) {
@@ -102,6 +107,7 @@ std::optional<Error> refuse(const WhatIf& what_if, const Question& question) {
     return is_outside(it.place.dp_rank, what_if.dp_size()) || is_outside(it.place.stage, what_if.pp_size());
   };
   if (std::any_of(question.fixed_workers.begin(), question.fixed_workers.end(), is_no_worker) ||
+      std::any_of(question.fixed_members.begin(), question.fixed_members.end(), is_no_worker) ||
       std::any_of(question.prompt_workers.begin(), question.prompt_workers.end(), is_no_worker)) {
     return Error{"a worker is outside the job"};
   }
@@ -181,11 +187,12 @@ Result<QuestionAnswer> replay_other_ranks(const WhatIf& what_if, const Question&
 // Answers questions, and remembers what several of them need.
 class Asker {
  public:
-  Asker(const WhatIf& what_if, std::span<const ExplainedDelay> explained, ReplayCounter& counter)
-      : what_if_(what_if), explained_(explained), counter_(counter) {}
+  Asker(const WhatIf& what_if, std::span<const ExplainedDelay> explained, std::span<const MemberExcess> excess,
+        ReplayCounter& counter)
+      : what_if_(what_if), explained_(explained), excess_(excess), counter_(counter) {}
 
   Result<QuestionAnswer> answer(const Question& question) {
-    auto answer = replay(question, edited(what_if_, explained_, question).take());
+    auto answer = replay(question, edited(what_if_, explained_, excess_, question).take());
     if (answer) answer->before_ns = before(question.had_launch_delays);
     return answer;
   }
@@ -211,6 +218,7 @@ class Asker {
 
   const WhatIf& what_if_;
   std::span<const ExplainedDelay> explained_;
+  std::span<const MemberExcess> excess_;
   ReplayCounter& counter_;
   std::array<std::vector<double>, 2> before_ns_;
 };
@@ -218,12 +226,13 @@ class Asker {
 }  // namespace
 
 Result<std::vector<QuestionAnswer>> ask(const WhatIf& what_if, std::span<const ExplainedDelay> explained,
-                                        const std::vector<Question>& questions, const Progress& progress) {
+                                        const std::vector<Question>& questions, const Progress& progress,
+                                        std::span<const MemberExcess> excess) {
   for (const Question& question : questions) {
     if (auto refused = refuse(what_if, question)) return *refused;
   }
   ReplayCounter counter(progress, static_cast<int>(questions.size()));
-  Asker asker(what_if, explained, counter);
+  Asker asker(what_if, explained, excess, counter);
   std::vector<QuestionAnswer> answers;
   for (const Question& question : questions) {
     if (!counter.next()) return Error{kStopped};

@@ -7,6 +7,7 @@
 
 #include "analysis/explained_delays.h"
 #include "analysis/host_causes.h"
+#include "analysis/member_excess.h"
 #include "analysis/what_if.h"
 #include "base/result.h"
 #include "format/kind.h"
@@ -53,7 +54,10 @@ struct Question {
   /// (dp_rank, stage) whose computes are divided by their own factor (compute_factors.h); with one dp rank by that of
   /// their stage.
   std::vector<std::pair<std::size_t, std::size_t>> fixed_workers;
-  std::vector<std::size_t> fixed_stages;  // the same of stages
+  /// (dp_rank, stage) whose slow tp or cp members come when their others do (member_excess.h). Those of fixed workers
+  /// do, too.
+  std::vector<std::pair<std::size_t, std::size_t>> fixed_members;
+  std::vector<std::size_t> fixed_stages;  // as fixed_workers
   std::vector<RepairedLink> fixed_links;  // comm_causes.h
   std::vector<std::size_t> fixed_groups;  // stages whose data-parallel groups are no slower than others'
   std::vector<RemovedWork> removed_work;  // host_causes.h
@@ -79,10 +83,11 @@ struct QuestionAnswer {
   std::size_t draw_count = 0;  // 0: nothing is drawn
 };
 
-/// Replays the job for each question. `explained`: what work of the host explains of its launch delays. Errors: a place
-/// outside the layout; no dp rank left; a factor that is no positive number; drawn dp ranks where collectives join only
-/// a part of them, or more than memory holds; "stopped".
+/// Replays the job for each question. `explained`: what work of the host explains of its launch delays; `excess`: what
+/// slow members of workers add to computes. Errors: a place outside the layout; no dp rank left; a factor that is no
+/// positive number; drawn dp ranks where collectives join only a part of them, or more than memory holds; "stopped".
 Result<std::vector<QuestionAnswer>> ask(const WhatIf& what_if, std::span<const ExplainedDelay> explained,
-                                        const std::vector<Question>& questions, const Progress& progress = {});
+                                        const std::vector<Question>& questions, const Progress& progress = {},
+                                        std::span<const MemberExcess> excess = {});
 
 }  // namespace smon_rt::analysis

@@ -61,6 +61,8 @@ void set_part(Question& question, const std::string& key, const py::handle& valu
     }
   } else if (key == "fixed_workers") {
     question.fixed_workers = value.cast<decltype(question.fixed_workers)>();
+  } else if (key == "fixed_members") {
+    question.fixed_members = value.cast<decltype(question.fixed_members)>();
   } else if (key == "fixed_stages") {
     question.fixed_stages = value.cast<decltype(question.fixed_stages)>();
   } else if (key == "fixed_links") {
@@ -140,7 +142,9 @@ py::list what_if_batch(const py::object& batch, const py::dict& meta, const py::
     steps = std::move(job->steps);
     const WhatIf what_if(job->graph, job->timing, static_cast<std::size_t>(layout.dp_size),
                          static_cast<std::size_t>(layout.pp_size));
-    return ask(what_if, job->explained_delays, asked, [&](int done, int total) { return on_progress(done, total); });
+    return ask(
+        what_if, job->explained_delays, asked, [&](int done, int total) { return on_progress(done, total); },
+        job->member_excess);
   }();
   on_progress.rethrow();
   if (!answers) throw AnalysisError{answers.error().message};
