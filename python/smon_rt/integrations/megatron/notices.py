@@ -10,7 +10,7 @@ from __future__ import annotations
 import gc
 import sys
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 from smon_rt._backend import native
 from smon_rt.integrations.state import switch
@@ -23,6 +23,8 @@ _GRAPH_REASON = "not captured: a CUDA graph of whole iterations runs no Python b
 class _Looked:
     recording = 0
     """The last one in whose header it is said."""
+    said: ClassVar[set[str]] = set()
+    """What headers of this process have said, and go on saying until they are told otherwise."""
 
 
 def look(model: Any) -> None:
@@ -40,10 +42,14 @@ def look(model: Any) -> None:
             found = find(config)
         except Exception as error:  # of another version
             found = f"unknown: {type(error).__name__}"
-        if found:
-            native.set_fact(f"env.megatron.{name}", found[:200])
-    if _has_full_graph(config):
-        native.set_fact("hook.megatron.full_cuda_graph", _GRAPH_REASON)
+        _say(f"env.megatron.{name}", found[:200], "none")
+    _say("hook.megatron.full_cuda_graph", _GRAPH_REASON if _has_full_graph(config) else "", "")
+
+
+def _say(key: str, found: str, nothing: str) -> None:
+    if found or key in _Looked.said:
+        _Looked.said.add(key)
+        native.set_fact(key, found or nothing)
 
 
 def _config_of(model: Any) -> Any:
