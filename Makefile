@@ -81,6 +81,15 @@ format: setup ## rewrite C++ and Python in the project's format
 bench: build .venv/.bench-stamp ## measure, beside torch, NVTX and OpenTelemetry; writes docs/benchmarks.md
 	python benchmarks/run.py
 
+# Beside the project, in a folder of their own: what they need would replace packages of .venv. One that does not install
+# here is left out, and the table says so.
+.PHONY: peers
+peers: build .venv/.bench-stamp ## what a step costs beside other tools; writes its part of docs/benchmarks.md
+	@for peer in nvidia-resiliency-ext "traceml-ai msgspec nvidia-ml-py psutil"; do \
+	  python -m pip install -q --upgrade --no-deps --target build/peers $$peer || echo "not installed: $$peer"; \
+	done
+	PYTHONPATH=build/peers python benchmarks/peers.py --write
+
 .PHONY: accuracy
 accuracy: modules ## grade the verdict on jobs with known truth; writes docs/accuracy.md (SEEDS_FROM=1: another set, printed)
 	python benchmarks/accuracy.py --seeds-from $(or $(SEEDS_FROM),0)

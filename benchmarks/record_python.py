@@ -1,4 +1,4 @@
-"""What recording a span costs in Python, in each state of a job, beside what others cost, all in one run.
+"""What recording a span costs in Python, in each state of a job, beside what the language costs, all in one run.
 
 Every round times each case once, so that the machine's moods hit all alike. A case is a burst that fits half of the
 main thread's ring; between bursts the ring is drained, so that nothing is dropped, which is checked and printed.
@@ -7,7 +7,6 @@ main thread's ring; between bursts the ring is drained, so that nothing is dropp
 from __future__ import annotations
 
 import contextlib
-import importlib
 import os
 import statistics
 import tempfile
@@ -24,8 +23,6 @@ import smon_rt
 _BURST = 1000
 _SAMPLED_STEP = 1_000_000
 _ROUNDS = 40
-# Spans of some tools take so long that fewer must do.
-_SLOW_BURST = 50
 #: What a call costs that does nothing, by the cheapest that Python itself has in C.
 _FLOOR_OF_PAIR = "two calls of an empty C function, the floor of a pair"
 _FLOOR_OF_WITH = "with a lock, the floor of `with` in C"
@@ -115,7 +112,7 @@ def measure(smoke: bool, record: Record) -> list[tuple[str, float, float]]:
     dropped = recorded = 0
     for _ in range(2 if smoke else _ROUNDS):
         for case in others:
-            case.time(burst[:_SLOW_BURST] if case.what in _OPTIONAL else burst)
+            case.time(burst)
         _time_off(cases, burst)
         status = _time_on(cases, steps, burst)
         dropped += status.dropped_spans
@@ -190,20 +187,11 @@ def _environment(**variables: str) -> Iterator[None]:
                 os.environ[name] = value
 
 
-def not_importable() -> list[str]:
-    """Which of the others could not be measured."""
-    return [what for what, make in _OPTIONAL.items() if make() is None]
-
-
 def _others() -> Iterator[tuple[str, _Loop]]:
     yield _FLOOR_OF_PAIR, _two_calls
     yield _FLOOR_OF_WITH, _with_lock
     yield "with an empty object of Python", _with_empty
     yield "contextlib.contextmanager", _with_generator
-    for what, make in _OPTIONAL.items():
-        loop = make()
-        if loop is not None:
-            yield what, loop
 
 
 def _two_calls(burst: range) -> None:
@@ -240,53 +228,3 @@ def _with_generator(burst: range) -> None:
     for _ in burst:
         with _generator():
             pass
-
-
-def _record_function() -> _Loop | None:
-    try:
-        record_function = importlib.import_module("torch.profiler").record_function
-    except ImportError:
-        return None
-
-    def loop(burst: range) -> None:
-        for _ in burst:
-            with record_function("forward"):
-                pass
-
-    return loop
-
-
-def _nvtx() -> _Loop | None:
-    try:
-        nvtx = importlib.import_module("nvtx")
-    except ImportError:
-        return None
-
-    def loop(burst: range) -> None:
-        for _ in burst:
-            nvtx.push_range("forward")
-            nvtx.pop_range()
-
-    return loop
-
-
-def _opentelemetry() -> _Loop | None:
-    try:
-        sdk = importlib.import_module("opentelemetry.sdk.trace")
-    except ImportError:
-        return None
-    tracer = sdk.TracerProvider().get_tracer("bench")
-
-    def loop(burst: range) -> None:
-        for i in burst:
-            with tracer.start_as_current_span("forward", attributes={"microbatch": i}):
-                pass
-
-    return loop
-
-
-_OPTIONAL: dict[str, Callable[[], _Loop | None]] = {
-    "torch.profiler.record_function": _record_function,
-    "NVTX push and pop with no tool": _nvtx,
-    "OpenTelemetry SDK span": _opentelemetry,
-}

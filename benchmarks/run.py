@@ -21,6 +21,7 @@ from pathlib import Path
 
 import engine
 import instructions
+import peers
 import record_python
 import recorder
 import step_overhead
@@ -29,6 +30,7 @@ import torch_hooks
 ROOT = Path(__file__).resolve().parent.parent
 BASELINES = ROOT / "benchmarks" / "baseline"
 RESULT = ROOT / "docs" / "benchmarks.md"
+_PEERS_S = 180.0  # for the steps beside other tools
 
 
 @dataclass(frozen=True)
@@ -58,8 +60,8 @@ def targets() -> dict[str, tuple[str, float]]:
 
 
 @dataclass(frozen=True)
-class Peer:
-    """What another tool's span costs from Python, in the same run as ours."""
+class Floor:
+    """What a call or a `with` costs from Python, in the same run as our spans."""
 
     what: str
     p50_ns: float
@@ -69,7 +71,7 @@ class Peer:
         return [self.what, f"{self.p50_ns:,.0f} ns", f"{self.p99_ns:,.0f} ns"]
 
 
-def measure(smoke: bool) -> tuple[list[Row], list[Peer]]:
+def measure(smoke: bool) -> tuple[list[Row], list[Floor], peers.Peers]:
     known = targets()
     rows = []
 
@@ -98,49 +100,35 @@ def measure(smoke: bool) -> tuple[list[Row], list[Peer]]:
     ]
     for step in steps:
         step(smoke, record)
-    peers = [Peer(*peer) for peer in record_python.measure(smoke, record)]
-    for peer in peers:
-        print("  ".join(peer.cells()), flush=True)
-    return rows, peers
+    floors = [Floor(*floor) for floor in record_python.measure(smoke, record)]
+    for floor in floors:
+        print("  ".join(floor.cells()), flush=True)
+    return rows, floors, peers.measure(_PEERS_S, smoke)
 
 
-def processor() -> str:
-    """The processor's name, as far as the system tells."""
-    cpuinfo = Path("/proc/cpuinfo")
-    lines = cpuinfo.read_text().splitlines() if cpuinfo.exists() else []
-    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    return next(names, platform.machine())
+def floors_section(floors: list[Floor]) -> str:
+    """What the language itself costs."""
+    return f"""## What Python itself costs
+
+Timed in turn with our own spans, in the same run.
+
+{peers.table(["what", "p50", "p99"], [floor.cells() for floor in floors])}"""
 
 
-def table(head: list[str], rows: list[list[str]]) -> str:
-    """As Markdown."""
-    return "\n".join("| " + " | ".join(cells) + " |" for cells in [head, ["---"] * len(head), *rows])
-
-
-def peers_section(peers: list[Peer]) -> str:
-    """Other tools, with the word about those that are not installed."""
-    missing = record_python.not_importable()
-    not_measured = f"\n\nNot importable here, so not measured: {', '.join(missing)}." if missing else ""
-    return f"""## What others cost from Python
-
-Timed in turn with our own spans, one span each, in the same run.
-
-{table(["what", "p50", "p99"], [peer.cells() for peer in peers])}{not_measured}"""
-
-
-def page(rows: list[Row], peers: list[Peer]) -> str:
+def page(rows: list[Row], floors: list[Floor], beside: peers.Peers) -> str:
     return f"""# Benchmarks
 
-Made by `make bench` on {datetime.date.today().isoformat()}: {processor()}, {os.cpu_count()} cores, Python
+Made by `make bench` on {datetime.date.today().isoformat()}: {peers.processor()}, {os.cpu_count()} cores, Python
 {platform.python_version()}. Times of a shared machine: medians, and ratios within one run; only instruction counts and
 bytes, which repeat exactly, are a gate in CI.
 
-{table(["what", "measured", "target", "how"], [row.cells() for row in rows])}
-
-{peers_section(peers)}
-
 Never run on a GPU: neither the engine nor the spans measured here use one.
-"""
+
+{peers.table(["what", "measured", "target", "how"], [row.cells() for row in rows])}
+
+{floors_section(floors)}
+
+{peers.section(beside)}"""
 
 
 def over_target(rows: list[Row]) -> list[Row]:
@@ -152,9 +140,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--smoke", action="store_true", help="each benchmark once and small; writes nothing")
     smoke = parser.parse_args().smoke
-    rows, peers = measure(smoke)
+    rows, floors, beside = measure(smoke)
     if not smoke:
-        RESULT.write_text(page(rows, peers))
+        RESULT.write_text(page(rows, floors, beside))
         print(f"wrote {RESULT.relative_to(ROOT)}")
     failed = over_target(rows)
     for row in failed:
