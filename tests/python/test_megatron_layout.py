@@ -273,6 +273,27 @@ def forward_backward_no_pipelining(*, forward_step_func, data_iterator, model, n
     assert reasons(job.trace())["schedules"] == ""
 
 
+def test_a_forward_that_says_no_chunk_is_told_by_its_model(job: RecordedJob) -> None:
+    """As before core 0.13."""
+    job.run(
+        _MEGATRON
+        + '''
+exec("""
+def forward_step(forward_step_func, data_iterator, model, num_microbatches, input_tensor, forward_data_store, config):
+    return forward_step_func(), 0
+def forward_backward_pipelining_with_interleaving(*, forward_step_func, data_iterator, model, num_microbatches):
+    for each in (0, 0, 1, 1):
+        forward_step(forward_step_func, None, model[each], num_microbatches, None, [], None)
+""", vars(schedules))
+'''
+        + _START
+        + "schedules.forward_backward_pipelining_with_interleaving(forward_step_func=Tensor, data_iterator=None, "
+        + "model=[Model(), Model()], num_microbatches=2)"
+        + _STOP
+    )
+    assert ids_of(job.trace(), "forward_compute") == [(0, 0, 0), (0, 1, 0), (0, 0, 1), (0, 1, 1)]
+
+
 def test_other_signatures_are_left_alone_and_named(job: RecordedJob) -> None:
     job.run(
         _MEGATRON

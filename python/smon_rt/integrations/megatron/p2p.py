@@ -38,7 +38,7 @@ def _wrap(patches: Patches) -> list[str]:
     is_method = owner is not None and "_communicate" in vars(owner)
     names = tuple(_TENSORS)
     problems = [patches.wrap(module, name, names, _labelled) for name in ("_batched_p2p_ops", "_p2p_ops")]
-    # Before core 0.13 a function of the module.
+    # Before core 0.14 a function of the module.
     arguments = ("tensor_send_next", "tensor_send_prev", "recv_prev", "recv_next")
     if is_method:
         problems.append(patches.wrap(owner, "_communicate", ("self", *arguments), _communicate))

@@ -7,7 +7,7 @@ in the same order: that is checked when the tensor is used.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 __all__ = ["NO_IDS", "Ids", "PassIds", "Pipeline", "receive_orders"]
@@ -61,9 +61,11 @@ def _order(pipeline: Pipeline) -> Iterator[Ids]:
 class PassIds:
     """The tensors of one pass, by identity."""
 
-    def __init__(self, pipeline: Pipeline | None, offset: int) -> None:
-        """`pipeline`: None where what is received has no order that is known. `offset`: of passes before, in a step."""
+    def __init__(self, pipeline: Pipeline | None, offset: int, models: Sequence[Any] = ()) -> None:
+        """`pipeline`: None where what is received has no order that is known. `offset`: of passes before, in a step.
+        `models`: this rank's chunks of the model."""
         self.offset = offset
+        self._chunks = {id(model): place for place, model in enumerate(models)}
         self.are_receives_known = pipeline is not None
         forwards, backwards = ([], []) if pipeline is None else receive_orders(pipeline)
         self._receives: dict[bool, Iterator[Ids]] = {True: iter(forwards), False: iter(backwards)}
@@ -72,9 +74,10 @@ class PassIds:
         self._received: dict[int, Ids] = {}
         self._counted: dict[int, int] = {}
 
-    def of_forward(self, microbatch: Any, chunk: Any) -> Ids:
-        """Ids of a forward that says what it is; a version that does not say the microbatch has it counted."""
-        place = chunk if isinstance(chunk, int) else 0
+    def of_forward(self, microbatch: Any, chunk: Any, model: Any) -> Ids:
+        """Ids of a forward that says what it is. Where it does not say the microbatch, that is counted, and the chunk
+        is told by the model (before core 0.13)."""
+        place = chunk if isinstance(chunk, int) else self._chunks.get(id(model), 0)
         if not isinstance(microbatch, int):
             microbatch = self._counted.get(place, 0)
         self._counted[place] = microbatch + 1

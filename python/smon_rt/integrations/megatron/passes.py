@@ -66,7 +66,8 @@ def begin(schedule: str, call: dict[str, Any]) -> None:
     offset = _Steps.microbatches
     _Steps.passes += 1
     _Steps.microbatches += int(call["num_microbatches"])
-    running.ids = PassIds(layout.describe(schedule, call), offset)
+    models = call["model"] if isinstance(call["model"], list) else [call["model"]]
+    running.ids = PassIds(layout.describe(schedule, call), offset, models)
 
 
 def begin_unrecorded() -> None:

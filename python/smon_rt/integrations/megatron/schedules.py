@@ -153,7 +153,7 @@ def _recorded(
 
 def _forward_step(original: Method) -> Method:
     def ids_of(call: _Call) -> tuple[int, Ids]:
-        ids = passes.running.ids.of_forward(call.get("current_microbatch"), call.get("vp_stage"))
+        ids = passes.running.ids.of_forward(call.get("current_microbatch"), call.get("vp_stage"), call.get("model"))
         _check_order(call.get("input_tensor"), ids)
         return _FORWARD, ids
 
@@ -190,7 +190,7 @@ def _combined_step(original: Method) -> Method:
         backward = ids_of_pass.of_backward(call.get("b_output_tensor")) if is_backward else NO_IDS
         if not is_forward:
             return _BACKWARD, backward
-        ids = ids_of_pass.of_forward(call.get("current_microbatch"), call.get("f_model_chunk_id"))
+        ids = ids_of_pass.of_forward(call.get("current_microbatch"), call.get("f_model_chunk_id"), call.get("f_model"))
         return (_BOTH if is_backward else _FORWARD), ids
 
     def done(kind: int, ids: Ids, result: Any) -> None:
