@@ -57,7 +57,7 @@ class Result:
     grad_norms: list[float]
 
 
-def main():
+def make_parser():
     parser = argparse.ArgumentParser()
     parser.add_argument("--dir", default="traces")
     parser.add_argument("--smon", action=argparse.BooleanOptionalAction, default=True)
@@ -67,20 +67,23 @@ def main():
             parser.add_argument(flag, action=argparse.BooleanOptionalAction, default=field.default)
         else:
             parser.add_argument(flag, type=field.type, default=field.default)
-    args = vars(parser.parse_args())
-    folder, is_recorded = args.pop("dir"), args.pop("smon")
+    return parser
+
+
+def main(args, plant=lambda chunks: None):
+    """`plant` gets this rank's chunks of the model: megatron_faults.py makes them slow."""
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
-    if is_recorded:
+    if args.smon:
         import smon_rt
 
-        smon_rt.start(folder)  # the one line
-    train(Settings(**args))
+        smon_rt.start(args.dir, sample_ratio=1.0)  # the one line
+    train(Settings(**{field.name: getattr(args, field.name) for field in dataclasses.fields(Settings)}), plant)
     dist.destroy_process_group()
 
 
-def train(settings, plant=lambda chunks: None):
-    """Trains and gives the groups of ranks up again. `plant` gets this rank's chunks of the model."""
+def train(settings, plant):
+    """Trains, and gives the groups of ranks up again."""
     parallel_state.initialize_model_parallel(
         tensor_model_parallel_size=settings.tp,
         pipeline_model_parallel_size=settings.pp,
@@ -280,4 +283,4 @@ def forward_backward(settings, model, iterators, forward_only):
 
 
 if __name__ == "__main__":
-    main()
+    main(make_parser().parse_args())

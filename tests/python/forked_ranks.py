@@ -16,6 +16,7 @@ import runpy
 import signal
 import socket
 import sys
+from pathlib import Path
 from typing import Any
 
 
@@ -72,6 +73,7 @@ def run_rank(job: dict[str, Any], rank: int, port: int) -> None:
         sys.argv = ["smon_rt.run", "--dir", job["run"], *sys.argv]
         run.main()
     else:
+        sys.path[0] = str(Path(job["script"]).parent)  # as Python would
         runpy.run_path(job["script"], run_name="__main__")
     sys.exit(0)  # as the script would: exit handlers run
 

@@ -23,9 +23,9 @@ import torch.distributed as dist
 def main() -> None:
     cases_file = Path(sys.argv[1])
     for number, case in enumerate(json.loads(cases_file.read_text())):
+        store = f"file://{cases_file.with_name(f'store-{number}')}"
         rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-        store = dist.FileStore(str(cases_file.with_name(f"store-{number}")), size)
-        dist.init_process_group("gloo", store=store, rank=rank, world_size=size)
+        dist.init_process_group("gloo", init_method=store, rank=rank, world_size=size)
         run(case, cases_file.parent / case["name"])
         dist.destroy_process_group()
 
