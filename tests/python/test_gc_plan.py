@@ -7,12 +7,9 @@ import importlib
 
 import pytest
 
-from smon_rt.gc import guard as guard_module
+from smon_rt.errors import RecordingError
 from smon_rt.gc import plan
-from smon_rt.gc.guard import Guard
-from smon_rt.gc.measuring import Measuring
-from smon_rt.gc.schedule import MEASURED_STEPS, Measured, Schedule, halved, must_repick, pick, young_generation
-from smon_rt.integrations.garbage import Collection as Done
+from smon_rt.gc.schedule import MEASURED_STEPS
 from smon_rt.trace.garbage import collections
 from smon_rt.trace.kinds import KIND_NUMBERS
 from smon_rt.trace.rank_trace import RankTrace
@@ -299,75 +296,6 @@ def test_steps_that_nobody_says_are_those_of_the_optimizer_or_of_the_recording(t
     assert steps_of(trace, "planned")[:4] == [(1, 2), (3, 1), (6, 1), (9, 1)]
 
 
-def test_the_interval_is_bound_by_what_is_scarce() -> None:
-    quiet = Measured(0.1, 0.0, 0.0, 0.00001, 0.0001, 8e9)
-    assert (pick(quiet, 7).interval_steps, pick(quiet, 7).first_step) == (500, 7)
-    hungry = Measured(0.1, 10e6, 10.0, 0.00001, 0.0001, 8e9)
-    assert (pick(hungry, 0).interval_steps, pick(hungry, 0).why) == (80, "bound by memory")
-    slow = Measured(0.1, 1e3, 1e4, 0.001, 0.0001, 8e9)
-    assert (pick(slow, 0).interval_steps, pick(slow, 0).why) == (25, "bound by the pause")
-    # More pauses would not be shorter ones: what is new takes its time whenever it is looked at.
-    assert pick(Measured(0.001, 1e3, 1e4, 0.001, 0.0001, 8e9), 0).interval_steps == 10
-    assert pick(Measured(0.1, 1e12, 10.0, 0.001, 0.0001, 8e9), 0).interval_steps == 1
-    # 0.5 s every 500 × 100 steps of 0.1 s: 0.01 %.
-    assert pick(Measured(0.1, 0.0, 0.0, 0.0, 0.5, 8e9), 0).full_every == 10
-    assert pick(Measured(0.01, 0.0, 0.0, 0.0, 0.5, 8e9), 0).full_every == 100
-    assert halved(Schedule(1, 3), 4) == Schedule(1, 3, 4, "the guard had to collect")
-
-
-def test_a_schedule_reaches_other_ranks_as_it_is() -> None:
-    chosen = Schedule(40, 10, 123, "bound by memory")
-    assert Schedule.decode(chosen.encode()) == chosen
-    for broken in ("", "[]", "{}", Schedule(0, 1).encode()):
-        with pytest.raises((ValueError, KeyError, TypeError)):
-            Schedule.decode(broken)
-
-
-def test_versions_of_python() -> None:
-    versions = [(3, 10, 0), (3, 13, 9), (3, 14, 0), (3, 14, 4), (3, 14, 5), (3, 15, 0)]
-    assert [young_generation(version, False) for version in versions] == [1, 1, 0, 0, 1, 1]
-    assert young_generation((3, 14, 1), True) == 2
-
-
-def done(freed: int, before: int, after: int, generation: int = 1) -> Done:
-    return Done(generation, "planned", 0.001, freed, before, after, "")
-
-
-def test_it_is_measured_again_when_garbage_comes_at_another_rate() -> None:
-    measuring = Measuring()
-    measuring.begin(10)
-    assert [step for step in range(100) if measuring.is_due(step)] == [10 + MEASURED_STEPS]
-    measuring.first(30, done(20_000, 90 << 20, 50 << 20), done(0, 50 << 20, 50 << 20, 2))
-    measured = measuring.take(1e9)
-    assert measured is not None
-    assert measured.garbage_bytes_per_step == pytest.approx(2 << 20)
-    for step in (130, 230, 330):  # memory that malloc has kept does not grow again: objects tell
-        measuring.later(step, done(100_000, 50 << 20, 50 << 20), 100, 1e10)
-        assert measuring.take(1e9) is None
-    for step in (430, 530):
-        assert measuring.take(1e9) is None, "one interval alone may be anything"
-        measuring.later(step, done(400_000, 50 << 20, 50 << 20), 100, 1e10)
-    changed = measuring.take(1e9)
-    assert changed is not None
-    assert changed.garbage_bytes_per_step == pytest.approx(8 << 20)
-    assert must_repick(changed, changed, 100), "there is no room for 100 steps of it"
-
-
-def test_the_guard_has_a_limit_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(guard_module, "available_bytes", lambda: 8000)
-    monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")
-    guard = Guard(None)
-    guard.set_out(1000)
-    assert (guard.limit_bytes, guard.headroom_bytes(1500)) == (2000, 500)
-    assert [guard.must_collect(memory) for memory in (1100, 1500, 1590)] == [False, False, False]
-    assert guard.must_collect(1600), "one more step like the largest would reach it"
-    monkeypatch.setattr(guard_module, "available_bytes", lambda: None)
-    unknown = Guard(None)
-    unknown.set_out(1000)
-    assert unknown.limit_bytes is None
-    assert not unknown.must_collect(1 << 50)
-
-
 @pytest.mark.parametrize(
     "arguments",
     [
@@ -381,8 +309,6 @@ def test_the_guard_has_a_limit_by_itself(monkeypatch: pytest.MonkeyPatch) -> Non
     ],
 )
 def test_what_makes_no_sense_is_refused(arguments: dict[str, object]) -> None:
-    from smon_rt.errors import RecordingError
-
     with pytest.raises(RecordingError, match=f"gc.plan: {next(iter(arguments))} is "):
         plan(**arguments)  # type: ignore[arg-type]
 

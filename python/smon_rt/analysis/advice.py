@@ -14,6 +14,7 @@ from statistics import fmean, median
 from typing import TYPE_CHECKING, Any
 
 from smon_rt.analysis.engine import ask_engine
+from smon_rt.analysis.garbage import interval_for_memory
 from smon_rt.analysis.naming import is_named
 from smon_rt.analysis.situation import NAMED_GAIN_RATIO
 from smon_rt.analysis.stage_split import better_splits, fit_stages, moved_words
@@ -202,20 +203,28 @@ def _move_layers(report: Report, times: dict[str, list[float]], layers: Sequence
 
 
 def _gc_plan(report: Report, cause: Cause) -> _Plan | None:
-    """All ranks collect at the same step, as often as they do now: the step is as much longer as one collection."""
+    """All ranks collect at the same step: that step is as much longer as one collection takes now."""
+    garbage = report.source.trace.recording.garbage if report.source.trace.recording is not None else None
+    if garbage is not None and garbage.is_planned:
+        return None  # what costs now comes beside the plan: the trust line has it
     durations = _collections(report)
     if not durations:
         return None
-    # By their time: young collections of microseconds are many, and no reason to plan anything.
+    # By their time: young collections of microseconds are many, and no reason to plan anything. Of all workers
+    # together: in a short recording many have none that matters.
     squares = {worker: sum(value * value for value in values) for worker, values in durations.items()}
     totals = {worker: sum(values) for worker, values in durations.items()}
-    counts = [totals[worker] ** 2 / square for worker, square in squares.items() if square > 0]
-    if not counts:
+    if not any(squares.values()):
         return None
-    per_step = sum(counts) / len(report.worker_rank) / report.step_count
+    count = sum(totals.values()) ** 2 / sum(squares.values())
+    per_step = count / len(report.worker_rank) / report.step_count
     pause_s = max(square / totals[worker] for worker, square in squares.items() if square > 0)
-    interval = max(1, round(1 / per_step))
-    cost_s = pause_s * per_step
+    interval = as_now = max(1, round(1 / per_step))
+    detail: dict[str, Any] = {"collection_s": pause_s, "collections_per_step": per_step}
+    if garbage is not None and garbage.bytes_per_step is not None:
+        interval = interval_for_memory(garbage.bytes_per_step, as_now)
+        detail["garbage_bytes_per_step"] = garbage.bytes_per_step
+    cost_s = pause_s * (per_step if interval == as_now else 1 / interval)
     gain = _Gain(
         cause.gain_s_per_step - cost_s,
         None if cause.low is None else cause.low - cost_s,
@@ -226,9 +235,8 @@ def _gc_plan(report: Report, cause: Cause) -> _Plan | None:
         if not gain.is_worth_saying(report.mean_step_time_s.base):
             return None
         how = "every step" if interval == 1 else f"every {interval:,} steps"
-        text = f"collect garbage {how} at the same step on all ranks, with gc.disable() between: {gain.words()}"
-        detail = {"interval_steps": interval, "collection_s": pause_s, "collections_per_step": per_step}
-        return Advice("plan_gc", text, gain.mean_s, gain.low, gain.high, detail)
+        text = f"collect garbage {how} at the same step on all ranks, smon_rt.gc.plan({interval}): {gain.words()}"
+        return Advice("plan_gc", text, gain.mean_s, gain.low, gain.high, {"interval_steps": interval, **detail})
 
     return _Plan([], advice_of)
 

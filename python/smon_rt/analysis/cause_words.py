@@ -257,7 +257,7 @@ def action_words(cause: Cause, dp: int, pp: int, machines: Machines, stage_layer
     if cause.cause == "dp_communication" and where.stage is not None:
         return f"check the links among the ranks of stage {where.stage}, which reduce its gradients together"
     if cause.cause == "gc" and where.dp_rank is None and _is_together(cause):
-        return "collect garbage less often (it is together already), or keep what lives on out of it (gc.freeze())"
+        return "collect garbage less often (it is together already), or keep what lives on out of it: smon_rt.gc.plan()"
     if cause.cause in HOST_CAUSES and where.dp_rank is not None:
         workers, replicas = _workers_of(cause, pp), _replicas_of(cause, dp, pp)
         whose = dp_ranks_words(replicas) if replicas else ranks_words(workers, machines)
@@ -273,7 +273,7 @@ def _is_together(cause: Cause) -> bool:
 
 _ACTIONS = {
     "sequence_length": "balance microbatches by attention cost (sum of squared sequence lengths), not by token count",
-    "gc": "run garbage collection at the same step on all ranks",
+    "gc": "run garbage collection at the same step on all ranks (smon_rt.gc.plan())",
     "data_loading": "load data ahead: more loader workers, a larger prefetch, or faster storage",
     "checkpoint": "write checkpoints beside training (asynchronously), less often, or to faster storage",
     "pp_communication": "check the links between neighbouring stages, and that sends overlap compute",

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from smon_rt.analysis.garbage import Garbage
     from smon_rt.trace.overhead import Overhead
 
 
@@ -32,6 +33,7 @@ class Recording:
     `left_out`: what is in the trace and was not analysed, a line each. `is_live`: a rank still records, as far as can
     be seen from here. `origin_ns`: where the ops' times count from, on the axis that the ranks' clocks were put on.
     `recorder_overhead`: how much longer sampled steps are than those around them, of the rank where that is surest.
+    `garbage`: Python's collections in all steps, where they said what they did.
     """
 
     members: dict[tuple[int, int], list[Member]] = field(default_factory=dict)
@@ -52,6 +54,7 @@ class Recording:
     is_live: bool = False
     origin_ns: int = 0
     recorder_overhead: Overhead | None = None
+    garbage: Garbage | None = None
 
     @property
     def has_device_times(self) -> bool:

@@ -18,6 +18,7 @@ from collections.abc import Container, Mapping, Sequence
 import numpy as np
 import pyarrow as pa
 
+from smon_rt.analysis.garbage import GarbageCount
 from smon_rt.analysis.importer import Trace
 from smon_rt.analysis.input_file import shown
 from smon_rt.analysis.recording import Recording
@@ -32,7 +33,6 @@ from smon_rt.analysis.smon_layout import JobLayout
 from smon_rt.analysis.smon_repeats import last_of_each_step
 from smon_rt.analysis.smon_spans import COMPUTES, HOST_WORK, OpColumns, behind_device, rank_ops
 from smon_rt.analysis.smon_steps import StepChoice
-from smon_rt.analysis.smon_tails import starts_after_tails
 from smon_rt.analysis.smon_waits import receive_when_waited
 from smon_rt.analysis.smon_workers import WorkerOps, merge_members, numbers_in_communicators, running_numbers
 from smon_rt.analysis.units import counted
@@ -98,6 +98,7 @@ class _JobImporter:
         self._device_bound_ns = 0
         self._is_live = False
         self._overheads: list[Overhead] = []
+        self._garbage = GarbageCount()
 
     def read(self, steps: Container[int] | None) -> Trace:
         for trace in self._reader:
@@ -123,6 +124,7 @@ class _JobImporter:
         self._is_live |= state_of(trace) == "recording"
         if (overhead := overhead_of(trace.steps)) is not None:
             self._overheads.append(overhead)
+        self._garbage.add(trace)
         self._unfinished += incomplete_reasons(trace)
         if trace.spans.has_device_times.any():
             bound_ns = max((clock.bound_ns for clock in trace.clock_maps), default=0)
@@ -201,7 +203,7 @@ class _JobImporter:
         chunk = np.where(chunk < 0, np.where(is_compute, 0, -1), chunk)
         own = dense(ops.step, ops.worker, ops.kind)
         seq_id = running_numbers(own, ops.op_index, ops.start_ns)
-        step_start_ns = starts_after_tails(ops, _least(ops.step_start_ns, dense(ops.step, ops.worker)))
+        step_start_ns = _least(ops.step_start_ns, dense(ops.step, ops.worker))
         origin_ns = int(step_start_ns.min())
         order = np.lexsort((ops.start_ns, stage, dp_rank, ops.step))
         columns = {
@@ -260,6 +262,7 @@ class _JobImporter:
             is_live=self._is_live,
             origin_ns=int(merged.ops.step_start_ns.min()),
             recorder_overhead=max(self._overheads, key=lambda found: found.low, default=None),
+            garbage=self._garbage.total(),
         )
 
 

@@ -31,7 +31,8 @@ def trust_line(situation: Situation, cause: Cause | None) -> str:
     losses = _losses(recording, waits_words(situation), cause)
     if situation.gaps_of_drops_s > _GAPS_OF_DROPS_RATIO * situation.base_s:
         losses.append("what was dropped looks like launch delays")
-    return ", ".join([*parts, *losses, _clocks(recording), *_origins(recording)])
+    garbage = recording.garbage.words() if recording.garbage is not None else []
+    return ", ".join([*parts, *losses, *garbage, _clocks(recording), *_origins(recording)])
 
 
 def _steps(situation: Situation) -> str:
