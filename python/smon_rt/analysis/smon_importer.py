@@ -33,6 +33,7 @@ from smon_rt.analysis.smon_layout import JobLayout
 from smon_rt.analysis.smon_repeats import last_of_each_step
 from smon_rt.analysis.smon_spans import COMPUTES, HOST_WORK, OpColumns, behind_device, rank_ops
 from smon_rt.analysis.smon_steps import StepChoice
+from smon_rt.analysis.smon_tails import starts_after_tails
 from smon_rt.analysis.smon_waits import receive_when_waited
 from smon_rt.analysis.smon_workers import WorkerOps, merge_members, numbers_in_communicators, running_numbers
 from smon_rt.analysis.units import counted
@@ -203,7 +204,7 @@ class _JobImporter:
         chunk = np.where(chunk < 0, np.where(is_compute, 0, -1), chunk)
         own = dense(ops.step, ops.worker, ops.kind)
         seq_id = running_numbers(own, ops.op_index, ops.start_ns)
-        step_start_ns = _least(ops.step_start_ns, dense(ops.step, ops.worker))
+        step_start_ns = starts_after_tails(ops, _least(ops.step_start_ns, dense(ops.step, ops.worker)))
         origin_ns = int(step_start_ns.min())
         order = np.lexsort((ops.start_ns, stage, dp_rank, ops.step))
         columns = {
