@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from tests.python.example_jobs import EXAMPLES, counts, ids, run, traces_in
-from tests.python.megatron_jobs import needs_megatron
+from tests.python.megatron_jobs import LAYOUTS, CaseResult, layouts, needs_megatron
 
+__all__ = ["layouts"]  # the fixture
 pytestmark = [pytest.mark.slow, needs_megatron]
 STEPS, MICROBATCHES = 3, 4
 
@@ -48,3 +49,12 @@ def test_without_a_line_the_same_is_recorded(folder: Path) -> None:
         assert [hook.name for hook in found.identity.hooks if hook.reason] == [
             hook.name for hook in expected.identity.hooks if hook.reason
         ]
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_every_layout_trains(layouts: dict[str, CaseResult], name: str) -> None:
+    reported = [losses for losses in layouts[f"plain {name}"].losses if losses]
+    assert len(reported) == 4 // LAYOUTS[name]["pp"]  # ranks of the last stage
+    assert all(losses == reported[0] for losses in reported)
+    assert reported[0] == sorted(reported[0], reverse=True)
+    assert reported[0][-1] < reported[0][0] - 0.3
