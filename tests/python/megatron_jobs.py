@@ -79,6 +79,30 @@ LAYOUTS: dict[str, dict[str, Any]] = {
     "two_passes": {"pp": 2, "passes": 2},
 }
 
+_DDP_OPTIONS = """
+import functools
+ddp_config = pretrain.DistributedDataParallelConfig
+pretrain.DistributedDataParallelConfig = functools.partial(ddp_config, reduce_scatter_with_fp32_accumulation=True)
+"""
+_QK_LAYERNORM = """
+make_config, make_spec = pretrain.model_config, pretrain.get_gpt_layer_local_spec
+def model_config(settings):
+    config = make_config(settings)
+    config.qk_layernorm = True
+    return config
+pretrain.model_config, pretrain.get_gpt_layer_local_spec = model_config, lambda: make_spec(qk_layernorm=True)
+"""
+_NO_QK_LAYERNORM = "pretrain.model_config, pretrain.get_gpt_layer_local_spec = make_config, make_spec"
+_NO_DDP_OPTIONS = "pretrain.DistributedDataParallelConfig = ddp_config"
+#: What the example has no flags for, or few want: settings, `before`, `after`.
+RARE: dict[str, tuple[dict[str, Any], str, str]] = {
+    "qk_layernorm": ({"pp": 1, "tp": 2}, _QK_LAYERNORM, _NO_QK_LAYERNORM),
+    "aligned_gathers": (LAYOUTS["1f1b_overlaps"] | {"align_param_gather": True}, "", ""),
+    "sums_in_fp32": ({"pp": 1, "overlap_grad_reduce": True}, _DDP_OPTIONS, _NO_DDP_OPTIONS),
+    "sums_in_fp32_at_once": ({"pp": 1}, _DDP_OPTIONS, _NO_DDP_OPTIONS),
+}
+RARE_STEPS = 2
+
 
 def run_cases(cases: Iterable[Case], folder: Path, processes: int = 4) -> dict[str, CaseResult]:
     """Trains cases one after the other in one launch. Names are unique: each has its folder.
@@ -110,14 +134,22 @@ def with_and_without(layouts: Mapping[str, Mapping[str, Any]], steps: int = STEP
     return plain + [replace(case, name=case.name.removeprefix("plain "), recording=EVERYTHING) for case in plain]
 
 
+def _rare() -> list[Case]:
+    own = {"steps": RARE_STEPS, "microbatches": MICROBATCHES}
+    return [
+        Case(name, own | settings, EVERYTHING, f"{before}\n{_COUNT_BUCKET_GROUPS}", after)
+        for name, (settings, before, after) in RARE.items()
+    ]
+
+
 _layouts: dict[str, CaseResult] = {}
 
 
 @pytest.fixture(scope="session")
 def layouts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, CaseResult]:
-    """All of LAYOUTS, recorded ("NAME") and not ("plain NAME"); trained once for all test modules."""
+    """All of LAYOUTS, recorded ("NAME") and not ("plain NAME"), and of RARE; trained once for all test modules."""
     if not _layouts:
-        _layouts.update(run_cases(with_and_without(LAYOUTS), tmp_path_factory.mktemp("megatron")))
+        _layouts.update(run_cases([*with_and_without(LAYOUTS), *_rare()], tmp_path_factory.mktemp("megatron")))
     return _layouts
 
 

@@ -14,7 +14,16 @@ from smon_rt.kinds import KIND_NAMES, KindName
 from smon_rt.trace import RankTrace
 from smon_rt.trace.kinds import FLAGS
 from tests.python.example_jobs import rows
-from tests.python.megatron_jobs import LAYOUTS, MICROBATCHES, STEPS, CaseResult, layouts, needs_megatron
+from tests.python.megatron_jobs import (
+    LAYOUTS,
+    MICROBATCHES,
+    RARE,
+    RARE_STEPS,
+    STEPS,
+    CaseResult,
+    layouts,
+    needs_megatron,
+)
 
 __all__ = ["layouts"]
 
@@ -57,6 +66,7 @@ def expected(case: CaseResult, rank: int, trace: RankTrace) -> dict[str, int]:
         "params_all_gather": groups if is_sharded else 0,
         "grads_reduce_scatter": groups * passes if is_sharded else 0,
         "grads_all_reduce": 0 if is_sharded else groups * passes,
+        "layernorm_grads_all_reduce": 1 if case.case.name == "qk_layernorm" else 0,
         "embedding_grads_all_reduce": passes if is_tied and is_end else 0,
         "optimizer_clip_main_grad": 0 if optimizer == "torch" else 1,
         "optimizer": 1,
@@ -80,6 +90,12 @@ def test_each_step_has_the_operations_that_its_layout_needs(case: CaseResult) ->
         assert len(steps) == STEPS
         # The first as well: its reductions begin where the gradients are finalized, in a job that overlaps them.
         assert [counted(trace, step) for step in steps] == [expected(case, rank, trace)] * STEPS, (rank, steps)
+
+
+@pytest.mark.parametrize("rare", list(RARE))
+def test_each_step_has_what_rare_options_need(layouts: dict[str, CaseResult], rare: str) -> None:
+    for rank, trace in enumerate(layouts[rare].traces()):
+        assert [counted(trace, step) for step in steps_of(trace)] == [expected(layouts[rare], rank, trace)] * RARE_STEPS
 
 
 def test_what_is_trained_is_bitwise_the_same(layouts: dict[str, CaseResult], name: str) -> None:
