@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from smon_rt.analysis.causes import Cause, Where
 from smon_rt.analysis.input_file import shown
+from smon_rt.analysis.member_words import MEMBER, members_action, members_evidence, members_place, members_where
 from smon_rt.analysis.units import counted, is_finite, percent, ratio
 from smon_rt.analysis.worker_words import (
     Machines,
@@ -20,6 +21,7 @@ CAUSE_WORDS = {
     "worker": "worker",
     "stage": "stage",
     "sequence_length": "sequence lengths",
+    "tensor_parallel_member": "tensor-parallel member",
     "gc": "garbage collection",
     "data_loading": "data loading",
     "checkpoint": "checkpoints",
@@ -31,6 +33,8 @@ CAUSE_WORDS = {
 }
 #: Causes that one worker, or the workers of one dp rank, may have for themselves.
 HOST_CAUSES = ("gc", "data_loading", "checkpoint", "host_launch_delay")
+#: Causes that may be in the ideal, too, as much as where they are: the slowdown does not count them.
+BEYOND_SLOWDOWN = (*HOST_CAUSES, MEMBER)
 
 #: From so many times on, a number says no more than that there is next to none elsewhere.
 _ONLY_THERE_RATIO = 100
@@ -43,9 +47,11 @@ _TOGETHER_RATIO = 1.2
 
 
 def scope_of(cause: Cause | None, dp: int, pp: int) -> str:
-    """`worker`, `stage`, `link`, `dp_replica` or `job`: how much of the job a cause is about."""
+    """`worker`, `tp_group`, `stage`, `link`, `dp_replica` or `job`: how much of the job a cause is about."""
     if cause is None:
         return "job"
+    if cause.cause == MEMBER:
+        return "tp_group"
     if _replicas_of(cause, dp, pp):
         return "dp_replica"
     if cause.cause in ("worker", "stage"):
@@ -112,6 +118,8 @@ def _has_no_single_place(cause: Cause) -> bool:
 def place_words(cause: Cause, dp: int, pp: int, machines: Machines) -> str:
     """`worker: rank 0 (dp 0, stage 0) on node3`, `pp communication between rank 2 and rank 3 (dp 1, stage 0 to 1)`."""
     where, name = cause.where, CAUSE_WORDS[cause.cause]
+    if cause.cause == MEMBER:
+        return members_place(cause, name, _machine(where))
     if cause.cause == "worker":
         workers = _workers_of(cause, pp)
         return f"workers: {group_words(workers, machines, pp)}" if len(workers) > 1 else f"worker: {_worker(where)}"
@@ -136,6 +144,8 @@ def place_words(cause: Cause, dp: int, pp: int, machines: Machines) -> str:
 def where_words(cause: Cause, pp: int, machines: Machines) -> str:
     """The place alone, short: `dp 1, stage 0`, `ranks 4 and 7 (stage 1)`; nothing where there is none."""
     where = cause.where
+    if cause.cause == MEMBER:
+        return members_where(cause)
     if len(cause.detail.get("workers", ())) > 1:
         return group_words(_workers_of(cause, pp), machines, pp)
     if len(cause.links) > 1:
@@ -148,11 +158,15 @@ def where_words(cause: Cause, pp: int, machines: Machines) -> str:
 
 def _worker(where: Where) -> str:
     rank = "not recorded" if where.rank is None else f"rank {where.rank}"
-    machine = ""
-    if where.host is not None:
-        gpu = f", GPU {where.local_rank} ({shown(where.gpu_uuid)})" if where.gpu_uuid else ""
-        machine = f" on {shown(where.host)}{gpu}"
-    return f"{rank} (dp {where.dp_rank}, stage {where.stage}){machine}"
+    return f"{rank} (dp {where.dp_rank}, stage {where.stage}){_machine(where)}"
+
+
+def _machine(where: Where) -> str:
+    """` on node3, GPU 1 (GPU-…)`; nothing where it is not known."""
+    if where.host is None:
+        return ""
+    gpu = f", GPU {where.local_rank} ({shown(where.gpu_uuid)})" if where.gpu_uuid else ""
+    return f" on {shown(where.host)}{gpu}"
 
 
 def _ends(where: Where) -> str:
@@ -179,6 +193,8 @@ def evidence_words(cause: Cause, base_s: float) -> str:
         return _times_slower(cause, f"{whose} peers" if cause.detail.get("peers") == "same_stage" else "other stages")
     if cause.cause == "stage":
         return _times_slower(cause, "other stages")
+    if cause.cause == MEMBER:
+        return members_evidence(cause)
     if cause.cause == "sequence_length":
         return f"forward times vary by {percent(cause.detail.get('forward_cv'))} and backward follows,"
     words = []
@@ -223,6 +239,8 @@ def _ratio_of(cause: Cause, kind: str) -> float | None:
 def action_words(cause: Cause, dp: int, pp: int, machines: Machines, stage_layers: Sequence[int] | None = None) -> str:
     """What to do next; `stage_layers` is how many layers each stage has, where that is known."""
     where = cause.where
+    if cause.cause == MEMBER:
+        return members_action(cause)
     if cause.cause == "worker":
         workers = _workers_of(cause, pp)
         if _is_slow_in_optimizer_only(cause):
@@ -309,6 +327,7 @@ def probable_cause_words(cause: Cause) -> str:
 
 
 _PROBABLE_CAUSES = {
+    MEMBER: "a slow GPU or host of one rank, for which the other members of its worker wait",
     "sequence_length": "microbatches of equal tokens but unequal sequence lengths",
     "gc": "garbage collection at different steps on different ranks",
     "data_loading": "batches are not ready when a step begins",

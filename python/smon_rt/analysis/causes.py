@@ -33,6 +33,7 @@ class Where:
     local_rank: int | None = None
     peer_stage: int | None = None
     peer_rank: int | None = None
+    cp_rank: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from smon_rt.analysis.causes import Cause
 from smon_rt.analysis.raw import RawResult
-from smon_rt.analysis.recording import Recording
+from smon_rt.analysis.recording import Member, Recording
 
 _MOST_NAMED = 4
 
@@ -105,15 +105,46 @@ def _overhead(recording: Recording) -> RecorderOverhead | None:
 
 
 def located(cause: Cause, recording: Recording | None) -> Cause:
-    """The cause with what is known about the machine of its worker: that of the worker's lowest rank."""
+    """The cause with what is known about its machine: that of the worker's lowest rank, or of its slow member."""
     where = cause.where
     if recording is None or where.dp_rank is None or where.stage is None:
         return cause
     members = recording.members.get((where.dp_rank, where.stage))
     if not members:
         return cause
+    if cause.cause == "tensor_parallel_member":
+        return _located_member(cause, recording, members)
     lowest = min(members, key=lambda member: member.rank)
     place = dataclasses.replace(
         where, host=lowest.host or None, gpu_uuid=lowest.gpu_uuid or None, local_rank=lowest.local_rank
     )
     return dataclasses.replace(cause, where=place)
+
+
+def _located_member(cause: Cause, recording: Recording, members: list[Member]) -> Cause:
+    """The rank of a worker for which the others wait, and how that shows."""
+    workers = [(dp_rank, stage) for dp_rank, stage in cause.detail["workers"]]
+    slow = [(worker, member) for worker in workers for member in recording.slow_members.get(worker, ())]
+    if not slow:
+        return cause
+    first = slow[0][1]
+    own = next(member for member in members if member.rank == first.rank)
+    has_tp, has_cp = (len({getattr(member, name) for member in members}) > 1 for name in ("tp_rank", "cp_rank"))
+    where = dataclasses.replace(
+        cause.where,
+        rank=own.rank,
+        tp_rank=own.tp_rank if has_tp else None,
+        cp_rank=own.cp_rank if has_cp else None,
+        host=own.host or None,
+        gpu_uuid=own.gpu_uuid or None,
+        local_rank=own.local_rank,
+    )
+    ratios = {"forward_compute_ratio": first.forward_ratio, "backward_compute_ratio": first.backward_ratio}
+    detail = {
+        **cause.detail,
+        **{name: value for name, value in ratios.items() if value is not None},
+        "last_ratio": first.last_ratio,
+        "late_s": first.late_s,
+        "members": [[member.rank, *worker] for worker, member in slow],
+    }
+    return dataclasses.replace(cause, where=where, detail=detail)

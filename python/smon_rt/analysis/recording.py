@@ -23,6 +23,21 @@ class Member:
 
 
 @dataclass(frozen=True)
+class SlowMember:
+    """A tp or cp member that keeps the others of its worker waiting.
+
+    It takes that many times as long as they do for its own work in a forward and a backward, None where there is none.
+    Of the collectives that it shares with them it comes last to `last_ratio`, by `late_s` seconds, the median.
+    """
+
+    rank: int
+    forward_ratio: float | None
+    backward_ratio: float | None
+    last_ratio: float
+    late_s: float
+
+
+@dataclass(frozen=True)
 class Recording:
     """The facts behind a report's trust line.
 
@@ -34,6 +49,8 @@ class Recording:
     be seen from here. `origin_ns`: where the ops' times count from, on the axis that the ranks' clocks were put on.
     `recorder_overhead`: how much longer sampled steps are than those around them, of the rank where that is surest.
     `garbage`: Python's collections in all steps, where they said what they did.
+    `slow_members`: of workers that have any, slowest first; `compared`: workers whose members' collectives were looked
+    at for that.
     """
 
     members: dict[tuple[int, int], list[Member]] = field(default_factory=dict)
@@ -55,6 +72,8 @@ class Recording:
     origin_ns: int = 0
     recorder_overhead: Overhead | None = None
     garbage: Garbage | None = None
+    slow_members: dict[tuple[int, int], tuple[SlowMember, ...]] = field(default_factory=dict)
+    compared: frozenset[tuple[int, int]] = frozenset()
 
     @property
     def has_device_times(self) -> bool:

@@ -12,6 +12,7 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from smon_rt.analysis.advice import Advice
+from smon_rt.analysis.cause_words import BEYOND_SLOWDOWN
 from smon_rt.analysis.causes import Cause, Where, find_causes
 from smon_rt.analysis.engine import Source
 from smon_rt.analysis.fidelity import Fidelity, completed, fidelity_of, located
@@ -154,8 +155,7 @@ class Report:
     advice: tuple[Advice, ...]
     fidelity: Fidelity
     timing_ms: TimingMs
-    #: Not in the JSON: what more can be asked of.
-    source: Source = field(compare=False)
+    source: Source = field(compare=False)  # not in the JSON: what more can be asked of
 
     @classmethod
     def from_raw(cls, raw: RawResult, trace: Trace, options: ReportOptions | None = None) -> Report:
@@ -203,7 +203,7 @@ class Report:
         Work of the host that takes the same everywhere, and launch delays, are no part of the slowdown.
         """
         base_s, gain_s = self.mean_step_time_s.base, self.verdict.gain_s_per_step
-        if self.verdict.time_kind != "host" or not 0 < gain_s < base_s:
+        if self.verdict.cause not in BEYOND_SLOWDOWN or not 0 < gain_s < base_s:
             return self.slowdown.value
         return max(self.slowdown.value, base_s / (base_s - gain_s))
 

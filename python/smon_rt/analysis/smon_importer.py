@@ -10,6 +10,7 @@ Example:
 from __future__ import annotations
 
 import dataclasses
+import math
 import os
 import time
 from collections import Counter
@@ -30,6 +31,8 @@ from smon_rt.analysis.smon_groups import (
     is_inside_a_worker,
 )
 from smon_rt.analysis.smon_layout import JobLayout
+from smon_rt.analysis.smon_member_times import MemberTimes, member_times
+from smon_rt.analysis.smon_members import MemberSkew, member_skew
 from smon_rt.analysis.smon_repeats import last_of_each_step
 from smon_rt.analysis.smon_spans import COMPUTES, HOST_WORK, OpColumns, behind_device, rank_ops
 from smon_rt.analysis.smon_steps import StepChoice
@@ -38,7 +41,8 @@ from smon_rt.analysis.smon_waits import receive_when_waited
 from smon_rt.analysis.smon_workers import WorkerOps, merge_members, numbers_in_communicators, running_numbers
 from smon_rt.analysis.units import counted
 from smon_rt.errors import TraceError
-from smon_rt.trace.clocks import ClockAlignment, ClockEvidence
+from smon_rt.trace.clock_line import ClockLine
+from smon_rt.trace.clocks import ClockAlignment, ClockEvidence, HostKey
 from smon_rt.trace.job_trace import JobReader
 from smon_rt.trace.kinds import KIND_NUMBERS, TIME_SOURCE_NAMES, name_of
 from smon_rt.trace.overhead import Overhead, overhead_of
@@ -109,7 +113,7 @@ class _JobImporter:
             raise TraceError(self._nothing_recorded() if steps is None else self._none_of_these())
         self._steps.choose(shown(self._reader.job.run_id), steps)
         alignment = self._clocks.align()
-        return self._build(alignment, self._ranks_ops(alignment))
+        return self._build(alignment, *self._ranks_ops(alignment))
 
     def _add(self, trace: RankTrace) -> None:
         worker = self._layout.add(trace)
@@ -149,27 +153,32 @@ class _JobImporter:
             " `smon info` says what is there"
         )
 
-    def _ranks_ops(self, alignment: ClockAlignment) -> OpColumns:
-        """Ops of all ranks that count, in the steps that count, on one axis."""
+    def _ranks_ops(self, alignment: ClockAlignment) -> tuple[OpColumns, MemberTimes]:
+        """Ops of all ranks that count, in the steps that count, on one axis; and how members of workers met."""
         worker_of_rank = self._worker_of_rank()
         members = self._communicators.members()
         parts: list[OpColumns] = []
+        meetings: list[MemberTimes] = []
+        row_count = 0
         cut_short = set(self._steps.cut_short)
         for host, ops in self._parts:
             if len(ops) == 0 or int(ops.rank[0]) in cut_short:
                 continue
             keeps = np.isin(ops.step, self._steps.steps)
             inside = is_inside_a_worker(ops, members, worker_of_rank)
-            self._left_out["of collectives within a worker"] += int(np.count_nonzero(keeps & inside))
             chosen = ops.take(keeps & ~inside)
             if len(chosen) == 0:
                 continue
             line = alignment.hosts[host].line
-            times = {name: line.apply(getattr(chosen, name)) for name in ("start_ns", "end_ns", "step_start_ns")}
-            parts.append(receive_when_waited(behind_device(chosen.replace(**times))))
+            parts.append(receive_when_waited(behind_device(_on_axis(chosen, line))))
+            among_members = _on_axis(ops.take(keeps & inside), line)
+            meetings.append(member_times(parts[-1], among_members, row_count))
+            met = int(np.count_nonzero(meetings[-1].comm >= 0))
+            self._left_out["of collectives within a worker"] += len(among_members) - met
+            row_count += len(parts[-1])
         if not parts:
             raise TraceError(self._nothing_recorded())
-        return OpColumns.concatenate(parts)
+        return OpColumns.concatenate(parts), MemberTimes.concatenate(meetings)
 
     def _worker_of_rank(self) -> Array:
         table = np.full(self._layout.world_size, -1, np.int64)
@@ -178,7 +187,7 @@ class _JobImporter:
                 table[member.rank] = dp_rank * self._layout.sizes["pp_size"] + stage
         return table
 
-    def _build(self, alignment: ClockAlignment, ranks: OpColumns) -> Trace:
+    def _build(self, alignment: ClockAlignment, ranks: OpColumns, meetings: MemberTimes) -> Trace:
         sizes = self._layout.sizes
         lowest = np.full(sizes["dp_size"] * sizes["pp_size"], -1, np.int64)
         # Ranks come in order, each in one piece.
@@ -190,12 +199,38 @@ class _JobImporter:
         groups = find_groups(ranks, merged, layout)
         self._layout.vpp_size = vpp_size
         job = self._layout.job(shown(self._reader.job.run_id))
+        skew = self._skew(alignment, ranks, merged, meetings)
         ops = merged.ops.replace(end_ns=end_sends_with_receives(merged.ops, groups.group_id))
-        batch = self._batch(dataclasses.replace(merged, ops=ops), groups, layout)
-        recording = self._recording(alignment, merged, groups, set(np.unique(ranks.rank).tolist()))
+        batch = self._batch(dataclasses.replace(merged, ops=ops), groups, layout, skew)
+        recording = self._recording(alignment, merged, groups, set(np.unique(ranks.rank).tolist()), skew)
         return Trace(job, batch, "", 0.0, recording)
 
-    def _batch(self, merged: WorkerOps, groups: Groups, layout: Layout) -> pa.RecordBatch:
+    def _skew(
+        self, alignment: ClockAlignment, ranks: OpColumns, merged: WorkerOps, meetings: MemberTimes
+    ) -> MemberSkew:
+        """What slow members of workers cost; said where members are missing."""
+        pp_size = self._layout.sizes["pp_size"]
+        hosts: dict[int, set[HostKey]] = {}
+        for host, ops in self._parts:
+            if len(ops):
+                hosts.setdefault(int(ops.worker[0]), set()).add(host)
+        apart_ns = math.inf if alignment.bound_ns is None else float(alignment.bound_ns)
+        skew = member_skew(
+            ranks,
+            merged,
+            meetings,
+            self._communicators.members(),
+            math.prod(self._layout.sizes[name] for name in ("tp_size", "cp_size")),
+            {worker: apart_ns if len(on) > 1 else 0.0 for worker, on in hosts.items()},
+        )
+        for worker in sorted(skew.unknown):
+            dp_rank, stage = divmod(worker, pp_size)
+            words = f"of the members of worker (dp {dp_rank}, stage {stage}), which were not all recorded"
+            of_worker = ranks.worker[meetings.row] == worker
+            self._left_out[words] += int(np.count_nonzero(of_worker & (meetings.comm >= 0)))
+        return skew
+
+    def _batch(self, merged: WorkerOps, groups: Groups, layout: Layout, skew: MemberSkew) -> pa.RecordBatch:
         """The engine's columns, sorted by step, worker and start."""
         ops = merged.ops
         stage, dp_rank = ops.worker % layout.pp_size, ops.worker // layout.pp_size
@@ -224,12 +259,16 @@ class _JobImporter:
             "is_waited": (ops.waited, pa.uint8()),
             "communicator": (ops.own_comm, pa.int32()),
             "communicator_number": (numbers_in_communicators(ops), pa.int32()),
+            "member_excess_ns": (skew.excess_ns, pa.int64()),
         }
         arrays = [pa.array(values[order]).cast(kind) for values, kind in columns.values()]
         return pa.record_batch(arrays, names=list(columns))
 
-    def _recording(self, alignment: ClockAlignment, merged: WorkerOps, groups: Groups, analysed: set[int]) -> Recording:
+    def _recording(
+        self, alignment: ClockAlignment, merged: WorkerOps, groups: Groups, analysed: set[int], skew: MemberSkew
+    ) -> Recording:
         job = self._reader.job
+        pp_size = self._layout.sizes["pp_size"]
         workers = {
             place: [member for member in members if member.rank in analysed]
             for place, members in self._layout.workers.items()
@@ -264,7 +303,13 @@ class _JobImporter:
             origin_ns=int(merged.ops.step_start_ns.min()),
             recorder_overhead=max(self._overheads, key=lambda found: found.low, default=None),
             garbage=self._garbage.total(),
+            slow_members={divmod(worker, pp_size): members for worker, members in skew.slow.items()},
+            compared=frozenset(divmod(worker, pp_size) for worker in skew.compared),
         )
+
+
+def _on_axis(ops: OpColumns, line: ClockLine) -> OpColumns:
+    return ops.replace(**{name: line.apply(getattr(ops, name)) for name in ("start_ns", "end_ns", "step_start_ns")})
 
 
 def _least(values: Array, group: Array) -> Array:

@@ -89,6 +89,7 @@ _TIME_KINDS = {
     "worker": "compute",
     "stage": "compute",
     "sequence_length": "compute",
+    "tensor_parallel_member": "compute",
     "gc": "host",
     "data_loading": "host",
     "checkpoint": "host",

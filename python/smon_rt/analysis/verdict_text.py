@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from smon_rt.analysis.cause_words import (
+    BEYOND_SLOWDOWN,
     CAUSE_WORDS,
-    HOST_CAUSES,
     action_words,
     evidence_words,
     place_words,
@@ -14,6 +14,7 @@ from smon_rt.analysis.cause_words import (
     where_words,
 )
 from smon_rt.analysis.causes import Cause
+from smon_rt.analysis.member_words import MEMBER, members_scope, told_apart
 from smon_rt.analysis.missing_words import missing_ranks_words, waits_words
 from smon_rt.analysis.naming import is_named, unsure_cause
 from smon_rt.analysis.situation import Situation, gpu_hours, gpu_hours_per_day
@@ -69,9 +70,10 @@ def actual_step_s(situation: Situation, cause: Cause | None) -> float:
     """The step time that the loss is counted from, to the ideal one.
 
     Launch delays are no part of the slowdown, and work of the host that takes the same time everywhere is in the ideal,
-    too: where they are the cause, what is lost includes them. So it is with any cause of which the ideal has too much.
+    too: where they are the cause, what is lost includes them. So it is with slow members of all workers, and with any
+    cause of which the ideal has too much.
     """
-    if cause is None or (cause.cause not in HOST_CAUSES and not situation.is_ideal_off):
+    if cause is None or (cause.cause not in BEYOND_SLOWDOWN and not situation.is_ideal_off):
         return situation.nodelay_s
     if cause.cause == "host_launch_delay" and not situation.is_ideal_off:
         return situation.base_s
@@ -161,6 +163,7 @@ _TAKES = {
     "checkpoint": "checkpoints take",
     "sequence_length": "sequence lengths take",
     "worker": "a slow worker takes",
+    "tensor_parallel_member": "a slow tensor-parallel member takes",
     "stage": "a slow stage takes",
 }
 
@@ -205,10 +208,11 @@ def _shows_in(situation: Situation, cause: Cause) -> str:
 
 
 def _scope_line(situation: Situation, cause: Cause | None, actual_s: float) -> str:
-    members = ""
-    if situation.members > 1:
-        members = f"its {situation.members} {situation.members_are} members move together"
-    scope = scope_words(cause, situation.worker_count, situation.dp, situation.pp, members)
+    if cause is not None and cause.cause == MEMBER:
+        scope = members_scope(cause, situation.worker_count, situation.members, situation.members_are)
+    else:
+        members = told_apart(situation, cause)
+        scope = scope_words(cause, situation.worker_count, situation.dp, situation.pp, members)
     others = [other for name in _SCOPE_WORDS if (other := situation.cause(name)) is not None and not _is(other, cause)]
     # The verb once is enough.
     rest = [

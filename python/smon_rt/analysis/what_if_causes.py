@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from smon_rt.analysis.member_words import member_ranks
 from smon_rt.errors import QuestionError
 from smon_rt.kinds import DP_COLLECTIVE_KINDS, MESSAGE_KINDS
 
@@ -18,6 +19,7 @@ CAUSES = (
     "worker",
     "stage",
     "sequence_length",
+    "tensor_parallel_member",
     "gc",
     "data_loading",
     "checkpoint",
@@ -79,6 +81,11 @@ def remove_cause(report: Report, name: str) -> Fix:
     if name == "worker":
         workers = [worker for cause in found for worker in _workers(cause, report.job.pp)]
         return Fix.of_workers(workers, has_peers=report.source.dp_size > 1)
+    if name == "tensor_parallel_member":
+        workers = [worker for cause in found for worker in _workers(cause, report.job.pp)]
+        ranks = " and ".join(str(rank) for cause in found for rank in member_ranks(cause))
+        words = f"rank {ranks} comes to the collectives of its worker when the other members do"
+        return Fix({"fixed_members": workers}, [words])
     if name == "stage":
         return Fix.of_stages([cause.where.stage for cause in found if cause.where.stage is not None])
     if name == "sequence_length":

@@ -48,6 +48,9 @@ if TYPE_CHECKING:
 @click.option("--hosts", default=1, show_default=True, help="Hosts that the ranks are dealt to in blocks; DIR only.")
 @click.option("--clock-offset-ms", default=0.0, help="Most that a host's clock is off, either way; DIR only.")
 @click.option("--clock-drift-ppm", default=0.0, help="Most that a host's clock drifts, either way; DIR only.")
+@click.option(
+    "--tp-collectives", default=0, show_default=True, help="Collectives of tp members in each compute; DIR only."
+)
 @click.option("--drop-ratio", default=0.0, help="Share of spans that are dropped, and counted; DIR only.")
 @click.option("--missing-rank", "missing_ranks", multiple=True, type=int, help="A rank without a file; DIR only.")
 @click.option("--seed", default=0, show_default=True, help="The same seed gives the same file.")
@@ -74,6 +77,7 @@ def command(
       pp_communication=[DP,]STAGE:FACTOR   messages between STAGE and the next
       dp_communication=STAGE:FACTOR        collectives of that stage's dp ranks
       host_launch_delay=[DP,STAGE:]MS      mean, before each compute
+      tp_member=DP,STAGE,TP:FACTOR         one rank of a worker; --tp-collectives
 
     Example: smon synth -o job.parquet --dp 4 --pp 4 --plant worker=1,0:1.5
     """

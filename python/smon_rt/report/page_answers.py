@@ -7,6 +7,7 @@ from itertools import groupby
 
 from smon_rt.analysis.cause_words import links_words
 from smon_rt.analysis.causes import Cause, Where
+from smon_rt.analysis.member_words import member_ranks, members_where
 from smon_rt.analysis.missing_words import ranges_words
 from smon_rt.analysis.report import Report
 from smon_rt.analysis.situation import WORTH_FIXING_SLOWDOWN, told_wait_s
@@ -80,6 +81,8 @@ def place_words(report: Report, cause: Cause | None) -> str:
     workers = [(dp_rank, stage) for dp_rank, stage in cause.detail.get("workers", ())]
     if len(workers) > 1 and where.dp_rank is not None and where.stage is not None:
         words = [group_words(workers, Machines(report.worker_rank, report.worker_host), grid_size(report)[1])]
+    if len(member_ranks(cause)) > 1:
+        words = [members_where(cause)]
     if len(cause.links) > 1:
         words = [f"links between {links_words(cause, Machines(report.worker_rank))}"]
     return ", ".join(words)
@@ -165,11 +168,17 @@ def _link_words(report: Report, where: Where) -> list[str]:
 def _worker_words(report: Report, where: Where) -> list[str]:
     name = f"rank {where.rank}" if where.rank is not None else worker_name(report, f"{where.dp_rank},{where.stage}")
     words = [
-        f"{name} (dp {where.dp_rank}, stage {where.stage})",
+        f"{name} (dp {where.dp_rank}, stage {where.stage}{_member(where)})",
         f"host {where.host}" if where.host else "host not recorded",
         f"GPU {where.gpu_uuid}" if where.gpu_uuid else "GPU not recorded",
     ]
     return [*words, f"local rank {where.local_rank}"] if where.local_rank is not None else words
+
+
+def _member(where: Where) -> str:
+    """`, tp 1`: which member of its worker, where that is told."""
+    coordinates = (("tp", where.tp_rank), ("cp", where.cp_rank))
+    return "".join(f", {name} {value}" for name, value in coordinates if value is not None)
 
 
 def _hosts_of(report: Report, *, dp_rank: int | None = None, stage: int | None = None) -> list[str]:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from smon_rt.analysis.cause_words import BEYOND_SLOWDOWN, CAUSE_WORDS
 from smon_rt.analysis.causes import Cause
 from smon_rt.analysis.report import Report
 from smon_rt.analysis.units import is_finite, percent, ratio, seconds, seconds_range
-from smon_rt.analysis.verdict_text import CAUSE_WORDS
 from smon_rt.report.page_answers import named_cause, place_words, strip
 from smon_rt.report.page_text import bar, safe, table_html
 from smon_rt.report.since import history_of
@@ -29,7 +29,7 @@ def loss_words(report: Report) -> str:
             f"A recorded step takes {seconds(times.base)}, an ideal one, made of means, {seconds(times.ideal)}: by "
             "this measure nothing is lost. A cause that is in the means gives back what stands below all the same."
         )
-    if report.verdict.time_kind == "host" and report.verdict.gain_s_per_step > (1 + _LEAST_TOLD_PART) * whole:
+    if report.verdict.cause in BEYOND_SLOWDOWN and report.verdict.gain_s_per_step > (1 + _LEAST_TOLD_PART) * whole:
         return (
             f"A recorded step takes {seconds(times.base)}, an ideal one {seconds(times.ideal)}: {seconds(whole)} more. "
             f"The ideal has each kind at its mean, so most of what {CAUSE_WORDS[report.verdict.cause]} takes is in it, "

@@ -13,6 +13,7 @@ from smon_rt.synth.plants import (
     SlowGroup,
     SlowLaunch,
     SlowLink,
+    SlowMember,
     SynthError,
     parse_plant,
 )
@@ -27,6 +28,7 @@ __all__ = [
     "SlowGroup",
     "SlowLaunch",
     "SlowLink",
+    "SlowMember",
     "SynthError",
     "SyntheticJob",
     "make_job",

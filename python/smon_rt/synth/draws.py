@@ -17,6 +17,7 @@ from smon_rt.synth.durations import (
     generator,
     plant_generator,
 )
+from smon_rt.synth.members import member_factors
 from smon_rt.synth.plants import Pauses
 from smon_rt.synth.schedule import Op, Program
 from smon_rt.synth.spec import JobSpec
@@ -63,10 +64,21 @@ class Draws:
                 durations[pause.row, pause.step, pause.dp_rank] -= pause.duration_ns
         return durations
 
+    def own_durations_ns(self, row: int) -> FloatArray:
+        """The same of one op, [step, dp rank]."""
+        durations: FloatArray = self.durations_ns[row].copy()
+        for pause in self.pauses:
+            if pause.row == row:
+                durations[pause.step, pause.dp_rank] -= pause.duration_ns
+        return durations
+
 
 def draw(spec: JobSpec, program: Program) -> Draws:
     """Equal draws for specs that differ only in their plants, but for what these plant."""
     durations = draw_durations(spec, program)
+    for op in program.ops:
+        if (factors := member_factors(spec, op)) is not None:
+            durations[op.row] = np.maximum(np.rint(durations[op.row] * factors), 1.0)
     is_present = _draw_presence(spec, program)
     begins = np.zeros((spec.pp, spec.steps, spec.dp))
     pauses: list[Pause] = []

@@ -20,7 +20,7 @@ FloatArray = npt.NDArray[np.float64]
 NS_PER_MS = 1e6
 PASSES = ("forward_compute", "backward_compute")
 # The places of generators in the seed; new ones come last.
-_COMPUTE, _COMM, _LAUNCH, _TAILS, MICROBATCH_COUNTS, CLOCKS, DROPS = range(7)
+_COMPUTE, _COMM, _LAUNCH, _TAILS, MICROBATCH_COUNTS, CLOCKS, DROPS, MEMBERS = range(8)
 _PLANTS = 1000
 _TAIL_EXPONENT = 2.5
 _TAIL_SCALE = 0.5

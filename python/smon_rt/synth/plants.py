@@ -15,6 +15,9 @@ class SynthError(SmonError):
     """A synthetic job that cannot exist, or that cannot be written."""
 
 
+_COORDINATES = ("dp_rank", "stage", "tp_rank")
+
+
 class Planted(abc.ABC):
     """One planted cause. `dp_rank` and `stage` say where; None: everywhere, or no such coordinate."""
 
@@ -25,13 +28,13 @@ class Planted(abc.ABC):
     @property
     def where(self) -> dict[str, int]:
         """The coordinates it has."""
-        return {name: value for name in ("dp_rank", "stage") if (value := getattr(self, name)) is not None}
+        return {name: value for name in _COORDINATES if (value := getattr(self, name, None)) is not None}
 
     @property
     def parameters(self) -> dict[str, float]:
         """Its sizes: a factor, milliseconds, a probability."""
         own = dataclasses.asdict(self)  # type: ignore[call-overload]
-        return {name: value for name, value in own.items() if name not in ("cause", "dp_rank", "stage")}
+        return {name: value for name, value in own.items() if name not in ("cause", *_COORDINATES)}
 
     @property
     def place(self) -> tuple[str, int | None, int | None]:
@@ -213,13 +216,31 @@ class SlowLaunch(Planted):
         return _wrong_ms(self.delay_ms)
 
 
-AnyPlant = Plant | LongSequences | Pauses | SlowLink | SlowGroup | SlowLaunch
+@dataclass(frozen=True)
+class SlowMember(Planted):
+    """One tp member of a worker takes `factor` times as long for its own work; the others wait in their collectives."""
+
+    dp_rank: int
+    stage: int
+    tp_rank: int
+    factor: float
+    cause: ClassVar[str] = "tensor_parallel_member"  # type: ignore[misc]
+
+    def __str__(self) -> str:
+        return f"tp_member={self._place_text()},{self.tp_rank}:{self.factor:g}"
+
+    def _own_problem(self, dp: int, pp: int, vpp: int) -> str | None:
+        return _wrong_factor(self.factor)
+
+
+AnyPlant = Plant | LongSequences | Pauses | SlowLink | SlowGroup | SlowLaunch | SlowMember
 
 #: How each cause is written after --plant.
 FORMS = {
     "worker": "worker=DP,STAGE:FACTOR",
     "stage": "stage=STAGE:FACTOR",
     "sequence_length": "sequence_length=SPREAD",
+    "tp_member": "tp_member=DP,STAGE,TP:FACTOR",
     "gc": "gc=[DP,STAGE:]MS@PROBABILITY or gc=[DP,STAGE:]MS/STEPS",
     "data_loading": "data_loading=[DP,STAGE:]MS@PROBABILITY or data_loading=[DP,STAGE:]MS/STEPS",
     "pp_communication": "pp_communication=[DP,]STAGE:FACTOR",
@@ -254,6 +275,8 @@ def parse_plant(text: str) -> AnyPlant:
 
 def _plant(cause: str, place: list[int], size: str) -> AnyPlant | None:
     """The plant, or None where the place does not fit the cause. Raises ValueError for what is no number."""
+    if cause == "tp_member":
+        return SlowMember(place[0], place[1], place[2], float(size)) if len(place) == 3 else None
     dp_rank, stage = [None, None, *place][-2:]
     has_worker = len(place) == 2
     if cause == "sequence_length" and not place:

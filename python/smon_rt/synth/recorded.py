@@ -22,6 +22,7 @@ from smon_rt._proto import trace_pb2
 from smon_rt.report.output_file import write_atomically
 from smon_rt.synth.draws import Draws, microbatch_of
 from smon_rt.synth.durations import CLOCKS, DROPS, NS_PER_MS, generator
+from smon_rt.synth.members import has_rounds, meetings_ns
 from smon_rt.synth.plants import SynthError
 from smon_rt.synth.schedule import Op
 from smon_rt.synth.smon_file import Column, SpanTable, numbers_among_equals, packet, span_packets, step_packet
@@ -272,7 +273,47 @@ class _JobWriter:
             peer=peer,
             payload_bytes=np.where(distance != 0, _MESSAGE_BYTES, 0),
         )
-        return _as_ended([table, self._pauses(stage, dp_rank, tp_rank, clock)])
+        tables = [table, self._pauses(stage, dp_rank, tp_rank, clock)]
+        if spec.tp_collectives:
+            tables.append(self._meetings(stage, dp_rank, tp_rank, clock))
+        return _as_ended(tables)
+
+    def _meetings(self, stage: int, dp_rank: int, tp_rank: int, clock: HostClock) -> SpanTable:
+        """The collectives of a rank with the other tp members of its worker, inside the computes."""
+        spec, ops = self.spec, [op for op in self.timeline.program.ops if op.stage == stage]
+        parts: list[tuple[Column, ...]] = []
+        for op in ops:
+            if not has_rounds(spec, op):
+                continue
+            start_ns, end_ns = meetings_ns(spec, self.draws, op, dp_rank, tp_rank)
+            is_there = np.ones(spec.steps, np.bool_)
+            if self.draws.is_present is not None:
+                is_there = self.draws.is_present[op.row, :, dp_rank]
+            step = np.repeat(np.flatnonzero(is_there), spec.tp_collectives)
+            begin_ns = self.begins_ns[step] + np.rint(self.timeline.starts_ns[op.row, step, dp_rank]).astype(np.int64)
+            times = [begin_ns + np.rint(each[is_there].ravel()).astype(np.int64) for each in (start_ns, end_ns)]
+            microbatch = np.full(len(step), -1 if (found := microbatch_of(op)) is None else found)
+            parts.append((step, *times, microbatch, np.full(len(step), op.chunk)))
+        columns: list[Column] = [np.concatenate(column) for column in zip(*parts, strict=True)]
+        order = np.argsort(columns[1], kind="stable")
+        step, began_ns, ended_ns, microbatch, chunk = (column[order] for column in columns)
+        shown_ns = clock.at(began_ns)
+        none, zero = np.full(len(step), -1, np.int64), np.zeros(len(step), np.int64)
+        return SpanTable(
+            kind=np.full(len(step), KIND_NUMBERS["collective"]),
+            step=step,
+            start_ns=shown_ns,
+            duration_ns=clock.at(ended_ns) - shown_ns,
+            time_source=np.full(len(step), _WAIT_RETURN),
+            flags=zero,
+            microbatch=microbatch,
+            chunk=chunk,
+            op_index=zero,
+            comm_id=np.full(len(step), _GROUPS["tp"]),
+            comm_seq=np.arange(1, len(step) + 1),
+            peer=none,
+            payload_bytes=np.full(len(step), _MESSAGE_BYTES),
+        )
 
     def _pauses(self, stage: int, dp_rank: int, tp_rank: int, clock: HostClock) -> SpanTable:
         """Pauses of a rank. A collection inside a compute is one of the worker's first rank: the others wait for it."""

@@ -7,7 +7,7 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-from smon_rt.synth.plants import AnyPlant, Pauses, SynthError
+from smon_rt.synth.plants import AnyPlant, Pauses, SlowMember, SynthError
 
 Schedule = Literal["1f1b", "interleaved"]
 
@@ -16,6 +16,7 @@ MAX_OP_COUNT = 200_000_000
 # Ops of one lane (one step of one dp rank) are Python objects; ranks are 32-bit in the trace.
 MAX_LANE_OP_COUNT = 2_000_000
 MAX_WORLD_SIZE = 2**31 - 1
+_MOST_TP_COLLECTIVES = 1024
 
 _SIZE_LIMITS = {"dp": 4096, "pp": 1024, "tp": 1024, "vpp": 256, "microbatches": 65536, "steps": 1_000_000}
 
@@ -52,7 +53,8 @@ class JobSpec:
 
     `tail_ratio` of the computes are slowed besides, by a factor with a heavy (Pareto) tail. `fewer_microbatches`: each
     dp rank has in each step up to so many microbatches less. `data_loading_ms` is what each worker takes for its data
-    before each step. `hosts`, `clock_offset_ms` (at most, either way), `clock_drift_ppm`, `drop_ratio` and
+    before each step. `tp_collectives`: so many of its tp members each compute has, the last at its end; `noise` brings
+    them there at other times. `hosts`, `clock_offset_ms` (at most, either way), `clock_drift_ppm`, `drop_ratio` and
     `missing_ranks` are of the recording, not of the job: they change no truth, and only a directory of `.smon` files
     can have them. Raises SynthError when a value makes no sense.
     """
@@ -76,6 +78,7 @@ class JobSpec:
     clock_offset_ms: float = 0.0
     clock_drift_ppm: float = 0.0
     drop_ratio: float = 0.0
+    tp_collectives: int = 0
     missing_ranks: tuple[int, ...] = ()
     plants: tuple[AnyPlant, ...] = ()
     durations: Durations = dataclasses.field(default_factory=Durations)
@@ -87,6 +90,7 @@ class JobSpec:
         self._check_numbers()
         self._check_recording()
         self._check_plants()
+        self._check_members()
         if self.world_size > MAX_WORLD_SIZE:
             raise SynthError(
                 f"this job has {self.world_size:,} ranks, the most is {MAX_WORLD_SIZE:,}: lower dp, pp or tp"
@@ -128,7 +132,14 @@ class JobSpec:
         plants = [str(plant) for plant in self.plants if isinstance(plant, Pauses)]
         if plants:
             return f"--plant {plants[0]}"
-        names = ("fewer_microbatches", "data_loading_ms", "clock_offset_ms", "clock_drift_ppm", "drop_ratio")
+        names = (
+            "fewer_microbatches",
+            "tp_collectives",
+            "data_loading_ms",
+            "clock_offset_ms",
+            "clock_drift_ppm",
+            "drop_ratio",
+        )
         found = next((name for name in names if getattr(self, name)), None)
         if self.hosts > 1:
             found = "hosts"
@@ -194,6 +205,19 @@ class JobSpec:
         if len(set(self.missing_ranks)) == self.world_size:
             raise SynthError("all ranks are missing: leave at least one")
         self._check_microbatch_counts()
+
+    def _check_members(self) -> None:
+        if not 0 <= self.tp_collectives <= _MOST_TP_COLLECTIVES:
+            raise SynthError(f"tp_collectives is {self.tp_collectives}: give a number from 0 to {_MOST_TP_COLLECTIVES}")
+        if self.tp_collectives and self.tp == 1:
+            raise SynthError("tp_collectives with tp 1: a worker of one rank has none, give tp 2 or more")
+        for plant in self.plants:
+            if not isinstance(plant, SlowMember):
+                continue
+            if not self.tp_collectives:
+                raise SynthError(f"plant {plant}: without collectives of tp members nobody waits, give tp_collectives")
+            if not 0 <= plant.tp_rank < self.tp:
+                raise SynthError(f"plant {plant}: there is no tp rank {plant.tp_rank}, tp ranks are 0 to {self.tp - 1}")
 
     def _check_microbatch_counts(self) -> None:
         if not self.fewer_microbatches:

@@ -1,0 +1,99 @@
+"""What is said of a slow tp or cp member of a worker, for whom the others of the worker wait."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from smon_rt.analysis.causes import Cause, Where
+from smon_rt.analysis.situation import Situation
+from smon_rt.analysis.units import counted, is_finite, percent
+from smon_rt.analysis.worker_words import MOST_NAMED, listed, ranges_of
+
+MEMBER = "tensor_parallel_member"
+
+
+def member_ranks(cause: Cause) -> list[int]:
+    """The slow ranks, slowest first; none of another cause."""
+    return [int(rank) for rank, *_ in cause.detail.get("members", ())]
+
+
+def members_place(cause: Cause, name: str, machine: str) -> str:
+    """`tensor-parallel member: rank 5, tp 1 of worker (dp 0, stage 1) on node3`; `machine` is that of one.
+
+    Of several: `tensor-parallel members: ranks 5 and 9, of workers (dp 0, stage 1) and (dp 1, stage 1)`.
+    """
+    where = cause.where
+    if len(member_ranks(cause)) <= 1:
+        worker = f"worker (dp {where.dp_rank}, stage {where.stage})"
+        return f"{name}: rank {where.rank}, {_coordinates(where)}of {worker}{machine}"
+    workers = list(dict.fromkeys((dp_rank, stage) for _, dp_rank, stage, *_ in cause.detail["members"]))
+    named = [f"(dp {dp_rank}, stage {stage})" for dp_rank, stage in workers[:MOST_NAMED]]
+    of = listed(named, len(workers) - len(named))
+    return f"{name}s: {_ranks(cause)}, of worker{'' if len(workers) == 1 else 's'} {of}"
+
+
+def members_where(cause: Cause) -> str:
+    """The place alone, short: `dp 0, stage 1, tp 1`, `ranks 5 and 9`."""
+    if len(member_ranks(cause)) > 1:
+        return _ranks(cause)
+    where = cause.where
+    return f"dp {where.dp_rank}, stage {where.stage}, {_coordinates(where)}".rstrip(", ")
+
+
+def members_evidence(cause: Cause) -> str:
+    """`forward 2.0x, backward 1.9x the others of its worker, last to 97 % of their collectives,`."""
+    ratios = [(name, cause.detail.get(f"{name}_compute_ratio")) for name in ("forward", "backward")]
+    slower = [f"{name} {value:.1f}x" for name, value in ratios if value is not None and is_finite(value)]
+    whose = "its worker" if len(member_ranks(cause)) == 1 else "their workers"
+    words = [f"{', '.join(slower)} the others of {whose},"] if slower else []
+    if (last := cause.detail.get("last_ratio")) is not None:
+        words.append(f"last to {percent(last)} of their collectives,")
+    return " ".join(words)
+
+
+def members_action(cause: Cause) -> str:
+    """What to do next."""
+    if len(member_ranks(cause)) == 1:
+        return (
+            f"take rank {cause.where.rank}'s machine out, or check its GPU (clocks, ECC, neighbours) before the next "
+            "restart: the other members of its worker wait for it"
+        )
+    return f"take the machines of {_ranks(cause)} out, or check their GPUs: the others of their workers wait for them"
+
+
+def members_scope(cause: Cause, worker_count: int, member_count: int, members_are: str) -> str:
+    """`one of the 4 tp members of one worker`."""
+    count, workers = len(member_ranks(cause)), len(cause.detail.get("workers", ()))
+    which = "one" if count == 1 else f"{count:,}"
+    of = "one worker" if workers <= 1 else f"{workers:,} of {counted(worker_count, 'worker')}"
+    return f"{which} of the {member_count:,} {members_are} members of {of}"
+
+
+def told_apart(situation: Situation, cause: Cause | None) -> str:
+    """What is known of the members of a worker that is slow as a whole: `its 4 tp members move together`.
+
+    A parquet has one rank a worker, which stands for all.
+    """
+    if situation.members <= 1 or cause is None or cause.where.dp_rank is None or cause.where.stage is None:
+        return ""
+    place = (cause.where.dp_rank, cause.where.stage)
+    whose = f"its {situation.members} {situation.members_are} members"
+    recording = situation.recording
+    if recording is None or place in recording.compared:
+        is_uneven = recording is not None and place in recording.slow_members
+        return f"one of {whose} is slower still" if is_uneven else f"{whose} move together"
+    return f"{whose} cannot be told apart"
+
+
+def _ranks(cause: Cause) -> str:
+    ranks = member_ranks(cause)
+    if len(ranks) > MOST_NAMED:
+        ranges: Sequence[str] = ranges_of(sorted(ranks))
+        return f"ranks {listed(ranges[:MOST_NAMED], len(ranges) - MOST_NAMED)}"
+    return f"rank{'' if len(ranks) == 1 else 's'} {listed([str(rank) for rank in sorted(ranks)])}"
+
+
+def _coordinates(where: Where) -> str:
+    """`tp 1 `, `tp 1, cp 0 `: those in which the members of the worker differ."""
+    parts = [f"{name} {value}" for name, value in (("tp", where.tp_rank), ("cp", where.cp_rank)) if value is not None]
+    return f"{', '.join(parts)} " if parts else ""
