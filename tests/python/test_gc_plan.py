@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import doctest
 import importlib
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -18,6 +21,7 @@ from tests.python.torch_jobs import TorchJob, needs_torch, nursery, torch_job
 
 __all__ = ["job", "nursery", "torch_job"]
 
+_BENCHMARK = Path(__file__).parents[2] / "benchmarks" / "gc_modes.py"
 _GARBAGE = """
 import gc
 class Node: pass
@@ -264,6 +268,21 @@ def test_ranks_agree_on_a_measured_interval(torch_job: TorchJob) -> None:
     interval = int(plans[0].split()[1])
     assert interval != 100
     assert all(step % interval == 0 for step, _ in planned[-2:])
+
+
+@needs_torch
+def test_the_benchmark_finds_all_ranks_at_the_same_steps_and_nothing_beside(tmp_path: Path) -> None:
+    """Two processes with a heap, and the page that a run writes."""
+    page = tmp_path / "page.md"
+    page.write_text("before\n<!-- made by benchmarks/gc_modes.py -->\nold\n<!-- end of what it made -->\nafter\n")
+    command = [sys.executable, str(_BENCHMARK), "--smoke", "--modes", "default", "plan", "--write", str(page)]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
+    assert ended.returncode == 0, ended.stderr
+    text = page.read_text()
+    assert "every 20" in text
+    assert "old" not in text
+    assert text.startswith("before\n")
+    assert text.endswith("after\n")
 
 
 @needs_torch
