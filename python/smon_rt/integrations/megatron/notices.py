@@ -17,8 +17,6 @@ from smon_rt.integrations.state import switch
 
 __all__ = ["look"]
 
-_GRAPH_REASON = "not captured: a CUDA graph of whole iterations runs no Python but at its capture"
-
 
 class _Looked:
     recording = 0
@@ -42,14 +40,9 @@ def look(model: Any) -> None:
             found = find(config)
         except Exception as error:  # of another version
             found = f"unknown: {type(error).__name__}"
-        _say(f"env.megatron.{name}", found[:200], "none")
-    _say("hook.megatron.full_cuda_graph", _GRAPH_REASON if _has_full_graph(config) else "", "")
-
-
-def _say(key: str, found: str, nothing: str) -> None:
-    if found or key in _Looked.said:
-        _Looked.said.add(key)
-        native.set_fact(key, found or nothing)
+        if found or name in _Looked.said:
+            _Looked.said.add(name)
+            native.set_fact(f"env.megatron.{name}", found[:200] or "none")
 
 
 def _config_of(model: Any) -> Any:
@@ -92,10 +85,6 @@ def _opentelemetry(_config: Any) -> str:
 
 def _nvtx(_config: Any) -> str:
     return "on" if getattr(sys.modules.get("megatron.core.utils"), "_nvtx_enabled", False) else ""
-
-
-def _has_full_graph(config: Any) -> bool:
-    return "full_iteration" in str(getattr(config, "cuda_graph_scope", ""))
 
 
 _FINDERS: dict[str, Callable[[Any], str]] = {
