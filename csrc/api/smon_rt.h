@@ -151,8 +151,8 @@ SMON_API smon_token smon_begin(smon_kind kind, const smon_span_ids* ids);
 SMON_API void smon_end(smon_token token);
 /* As smon_end, for a span that an exception left. */
 SMON_API void smon_abort(smon_token token);
-/* As smon_end, for a span whose end was noticed late or is known from a wait: it ended at `ticks` of smon_ticks (0:
- * now), as smon_time_source says, with these further bits of span_flag. */
+/* As smon_end, for a span whose end was noticed late or is known from a wait: it ended at `ticks` of smon_ticks (0, or
+ * a time that is still to come: now), as smon_time_source says, with these further bits of span_flag. */
 SMON_API void smon_end_at(smon_token token, int64_t ticks, smon_time_source source, uint16_t flags);
 /* The clock of spans, now. */
 SMON_API int64_t smon_ticks(void);
@@ -195,12 +195,13 @@ typedef struct smon_status {
 
 SMON_API void smon_status_read(smon_status* status);
 
-/* Counts a misused call, for whoever wraps this interface and cannot pass on what it was given. Counted here are: kinds
- * that do not exist (such a span is dropped), communicators that were not registered, a name for a span of a
- * communicator or a communicator for any other span, names without room, and a step that is begun while another thread
- * begins one. Not looked at, since it would cost every span more than the mistake does: ids that name nothing or are
- * out of range. They go into the trace as they are, where they show. A time that smon_end_at is given before the span's
- * start is the start; smon_step_end without a step does nothing. */
+/* Counts a misused call, for whoever wraps this interface and cannot pass on what it was given. Counted here are:
+ * kinds that do not exist (such a span is dropped), communicators that were not registered, a name for a span of a
+ * communicator or a communicator for any other span, names without room, a step that is begun while another thread
+ * begins one, and an end that is still to come. Not looked at, since it would cost every span more than the mistake
+ * does: ids that name nothing or are out of range. They go into the trace as they are, where they show. A time that
+ * smon_end_at is given before the span's start is the start, one that is still to come is now; smon_step_end without a
+ * step does nothing. */
 SMON_API void smon_count_misuse(void);
 
 SMON_API const char* smon_version(void);

@@ -33,6 +33,7 @@ class OnceVisitor final : public TraceVisitor {
   void on_clock_snapshot(const TraceClockSnapshot& snapshot) override { wrapped_.on_clock_snapshot(snapshot); }
   void on_clock_map(const TraceClockMap& map) override { wrapped_.on_clock_map(map); }
   void on_end(std::string_view reason) override { wrapped_.on_end(reason); }
+  void on_leftover(const TraceLeftover& leftover) override { wrapped_.on_leftover(leftover); }
   void on_damage(std::uint64_t offset, std::string_view what) override { wrapped_.on_damage(offset, what); }
 
  private:

@@ -293,4 +293,28 @@ std::string decode_end(data_view bytes) {
   return reason;
 }
 
+TraceLeftover decode_leftover(data_view bytes) {
+  using fields::Leftover;
+  TraceLeftover leftover{.step = 0};
+  for (pbf_message<Leftover> message(bytes); message.next();) {
+    switch (message.tag_and_type()) {
+      case varint(Leftover::kMergedByPid):
+        leftover.merged_by_pid = message.get_int32();
+        break;
+      case varint(Leftover::kRealtimeNs):
+        leftover.realtime_ns = message.get_sint64();
+        break;
+      case varint(Leftover::kStep):
+        leftover.step = message.get_sint64();
+        break;
+      case varint(Leftover::kPhase):
+        leftover.phase = message.get_uint32();
+        break;
+      default:
+        message.skip();
+    }
+  }
+  return leftover;
+}
+
 }  // namespace smon_rt

@@ -21,5 +21,6 @@ TraceClockSnapshot decode_clock_snapshot(protozero::data_view bytes);
 TraceClockMap decode_clock_map(protozero::data_view bytes);
 TraceRecorderCost decode_recorder_cost(protozero::data_view bytes);
 std::string decode_end(protozero::data_view bytes);
+TraceLeftover decode_leftover(protozero::data_view bytes);
 
 }  // namespace smon_rt

@@ -258,4 +258,17 @@ void append_end(std::string& out, std::string_view reason) {
   packet.finish();
 }
 
+void append_leftover(std::string& out, const TraceLeftover& leftover) {
+  using fields::Leftover;
+  PacketWriter packet(out);
+  {
+    auto message = begin_message<Leftover>(out, packet.fields(), fields::Packet::kLeftover);
+    message.add_int32(Leftover::kMergedByPid, leftover.merged_by_pid);
+    message.add_sint64(Leftover::kRealtimeNs, leftover.realtime_ns);
+    message.add_sint64(Leftover::kStep, leftover.step);
+    message.add_uint32(Leftover::kPhase, leftover.phase);
+  }
+  packet.finish();
+}
+
 }  // namespace smon_rt

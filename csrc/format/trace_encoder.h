@@ -38,5 +38,6 @@ void append_clock_snapshot(std::string& out, const TraceClockSnapshot& snapshot)
 void append_clock_map(std::string& out, const TraceClockMap& map);
 void append_recorder_cost(std::string& out, const TraceRecorderCost& cost);
 void append_end(std::string& out, std::string_view reason);
+void append_leftover(std::string& out, const TraceLeftover& leftover);
 
 }  // namespace smon_rt

@@ -22,6 +22,7 @@ enum class Packet : protozero::pbf_tag_type {
   kClockMap = 14,
   kRecorderCost = 15,
   kEnd = 16,
+  kLeftover = 17,
 };
 
 enum class Identity : protozero::pbf_tag_type {
@@ -148,5 +149,7 @@ enum class RecorderCost : protozero::pbf_tag_type {
 };
 
 enum class End : protozero::pbf_tag_type { kReason = 1 };
+
+enum class Leftover : protozero::pbf_tag_type { kMergedByPid = 1, kRealtimeNs = 2, kStep = 3, kPhase = 4 };
 
 }  // namespace smon_rt::trace_fields

@@ -74,7 +74,7 @@ PacketHead read_head(data_view packet) {
   PacketHead head;
   for (protozero::pbf_message<Fields> message(packet); message.next();) {
     const bool is_varint = message.wire_type() == pbf_wire_type::varint;
-    const bool is_content = message.tag() >= Fields::kIdentity && message.tag() <= Fields::kEnd &&
+    const bool is_content = message.tag() >= Fields::kIdentity && message.tag() <= Fields::kLeftover &&
                             message.wire_type() == pbf_wire_type::length_delimited;
     if (message.tag() == Fields::kFirstStep && is_varint) {
       head.first_step = message.get_uint32();
@@ -218,6 +218,8 @@ class Reader {
         return visitor_.on_recorder_cost(decode_recorder_cost(content));
       case Fields::kEnd:
         return visitor_.on_end(decode_end(content));
+      case Fields::kLeftover:
+        return visitor_.on_leftover(decode_leftover(content));
       default:
         ++summary_.unknown_packet_count;
     }

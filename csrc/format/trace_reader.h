@@ -41,6 +41,7 @@ class TraceVisitor {
   virtual void on_clock_map(const TraceClockMap& /*map*/) {}
   virtual void on_recorder_cost(const TraceRecorderCost& /*cost*/) {}
   virtual void on_end(std::string_view /*reason*/) {}
+  virtual void on_leftover(const TraceLeftover& /*leftover*/) {}
 
   /// Bytes from `offset` of the file on are not a packet that can be read; reading goes on at the next intact one.
   /// `what` is one line without the file's name.

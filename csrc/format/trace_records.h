@@ -4,6 +4,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "format/span.h"
@@ -167,6 +168,18 @@ struct TraceRecorderCost {
   std::optional<double> overhead_low_ratio;
 
   friend bool operator==(const TraceRecorderCost&, const TraceRecorderCost&) = default;
+};
+
+/// Reason of an End that is not the end of the recording: the file was full, and a next one should follow.
+inline constexpr std::string_view kRotated = "rotated";
+
+struct TraceLeftover {
+  std::int32_t merged_by_pid = 0;
+  std::int64_t realtime_ns = 0;
+  std::int64_t step = -1;
+  std::uint32_t phase = 0;
+
+  friend bool operator==(const TraceLeftover&, const TraceLeftover&) = default;
 };
 
 }  // namespace smon_rt

@@ -31,6 +31,7 @@ namespace {
 
 constexpr std::uint64_t kMaxArenaBytes = std::uint64_t{64} << 20;
 constexpr std::size_t kMaxArenas = 4096;
+constexpr std::int64_t kNsPerSecond = 1'000'000'000;
 
 std::string error_text() {
   return std::generic_category().message(errno);
@@ -147,6 +148,10 @@ std::string encode_missing(const ArenaContents& arena, const TraceTail& tail, Le
     counts.merged_open_spans += open.size();
   }
   append_losses(packets, facts.losses);
+  // Killed after its last packet it lost nothing: the file stays as closed as it is.
+  if (!tail.is_closed) {
+    append_leftover(packets, {::getpid(), ::time(nullptr) * kNsPerSecond, facts.step, facts.phase});
+  }
   return packets;
 }
 

@@ -13,6 +13,8 @@ namespace smon_rt {
 namespace {
 
 constexpr std::uint16_t kMaxOpIndex = 0xffff;  // saturates
+// Counters of two processors, and of one that reads out of order, differ by less.
+constexpr std::int64_t kMaxSkewTicks = 1 << 16;
 // Bits of a token that are the same in all tokens of a thread's spans: whose they are, and that they were open.
 constexpr Token kOwnBits = ~Token{0} << 48 | OpenSlot::kStateMask;
 
@@ -307,7 +309,8 @@ void Recorder::end_any(Token token, std::uint16_t flags, std::int64_t ticks, Tim
   ThreadSlots* owner;
   OpenSlot* slot = slot_of(token, &owner);
   if (slot == nullptr) return;
-  const std::int64_t end_ticks = ticks != 0 ? ticks : clock_.ticks();
+  const std::int64_t now = clock_.ticks();
+  const std::int64_t end_ticks = ticks != 0 ? std::min(ticks, now) : now;
   if (!win_end(*slot, token)) return count_stale_token();
   ThreadSlots* thread = registry_->current();
   if (slot->is_recorded.load(std::memory_order_relaxed) != 0) {
@@ -321,6 +324,8 @@ void Recorder::end_any(Token token, std::uint16_t flags, std::int64_t ticks, Tim
     const auto start_ticks = static_cast<std::int64_t>(words[span_word::kStart]);
     if (end_ticks < start_ticks) words[span_word::kEnd] = words[span_word::kStart];
     push(thread, words);
+    // Another thread's ticks may be a little ahead; whoever gives more has no ticks of this clock.
+    if (ticks > now && ticks - now > kMaxSkewTicks) count_misuse();
   }
   // release: pairs with the acquire of the owner, which may write the slot again.
   slot->state.store(open_state_of(token) - OpenSlot::kOpen + OpenSlot::kFree, std::memory_order_release);

@@ -108,7 +108,8 @@ class Recorder {
     end_recording(token, flags);
   }
   void abort(Token token) noexcept { end(token, span_flag::kAborted); }
-  /// As end(), for a span that ended at `ticks` (0: now), or whose end was not seen by the host's clock alone.
+  /// As end(), for a span that ended at `ticks` (0, or in the future: now), or whose end was not seen by the host's
+  /// clock alone.
   void end_at(Token token, std::int64_t ticks, TimeSource source, std::uint16_t flags) noexcept {
     if (token == 0 || recording_state() == RecordingState::kOff) return;
     end_any(token, flags, ticks, source);

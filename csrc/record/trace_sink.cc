@@ -79,7 +79,7 @@ void TraceSink::check_exists() {
 void TraceSink::rotate() {
   check_exists();  // the last look at this one
   std::string packet;
-  append_end(packet, "rotated");
+  append_end(packet, kRotated);
   if (file_.append(packet) && file_.open_next()) begin_file();
 }
 

@@ -61,6 +61,7 @@ class TailVisitor final : public TraceVisitor {
   void on_names(const TraceNames& names) override {
     for (const TraceCommunicator& communicator : names.communicators) tail_.communicators.insert(communicator.id);
   }
+  void on_end(std::string_view reason) override { tail_.is_closed = reason != kRotated; }
 
  private:
   TraceTail& tail_;

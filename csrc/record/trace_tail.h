@@ -20,6 +20,7 @@ struct TraceTail {
   std::set<std::uint32_t> communicators;              // ids that have a name in what was read
   std::multimap<std::uint32_t, std::int64_t> steps;   // those that have times, and their starts in ns
   bool has_open_spans = false;                        // those of the end of recording
+  bool is_closed = false;                             // by its process, at the end of recording
   std::uint64_t read_bytes = 0;                       // what all of this cost
 };
 

@@ -142,6 +142,15 @@ class TraceJson final : public TraceVisitor {
     close();
   }
 
+  void on_leftover(const TraceLeftover& leftover) override {
+    open("leftover");
+    number("merged_by_pid", leftover.merged_by_pid);
+    number("realtime_ns", leftover.realtime_ns);
+    number("step", leftover.step);
+    number("phase", leftover.phase);
+    close();
+  }
+
   void on_damage(std::uint64_t offset, std::string_view what) override {
     open("damage");
     number("offset", static_cast<std::int64_t>(offset));

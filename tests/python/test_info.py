@@ -15,10 +15,11 @@ from smon_rt.report.terminal import print_text
 from smon_rt.report.trace_info import info_tables, info_text
 from smon_rt.trace import arena
 from smon_rt.trace.job_trace import JobReader
-from smon_rt.trace.kinds import KIND_NUMBERS
+from smon_rt.trace.kinds import FLAGS, KIND_NUMBERS
+from smon_rt.trace.rank_trace import OPEN_SPANS_RING
 from smon_rt.trace.summary import summarize
 from tests.python.arena_files import DEAD_PID, Arena, Ring, write_arena
-from tests.python.smon_files import TestSpan, file_name, identity, packet, step_packet, write_rank
+from tests.python.smon_files import TestSpan, end, file_name, identity, packet, span_packet, step_packet, write_rank
 
 HOOKS = [
     trace_pb2.Hook(name="megatron.forward_step", installed=True),
@@ -141,6 +142,19 @@ def test_json_holds_all_of_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert json.loads((tmp_path / "out.json").read_text(encoding="utf-8")) == document
 
 
+def test_the_json_never_replaces_the_trace(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = write_rank(tmp_path)
+    before = path.read_bytes()
+    link = tmp_path / "link.json"
+    link.hardlink_to(path)
+    for output in (path, link):
+        code, _, err = info(capsys, str(tmp_path), "--json", str(output))
+        assert code == 2
+        assert "is what is read: choose another place for the output" in err
+    assert path.read_bytes() == before
+    assert path.stat().st_nlink == 2
+
+
 def test_what_is_missing_is_said_and_is_the_exit_code(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_job(tmp_path, (0, 1, 3))
     write_job(tmp_path, (2,), run_id="elder", attempt=1)
@@ -181,6 +195,38 @@ def test_a_killed_process_is_completed_from_memory(
     assert "rank 0 in step 12 (training), inside collective of step 12 microbatch 3" in out
     assert "MISSING rank 0: its process was killed" in out
     assert "1 killed" in out
+
+
+def test_a_file_that_another_start_completed_says_who_did_and_where_the_process_was(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Once its memory is merged and gone, nothing but the file can say that its process was killed."""
+    spans = [TestSpan(kind="gc"), TestSpan(kind="forward_compute", step=12, microbatch=3, flags=FLAGS["aborted"])]
+    leftover = trace_pb2.Leftover(merged_by_pid=4711, realtime_ns=1_700_000_000_123_000_000, step=12, phase=1)
+    packets = [span_packet(spans[1:], ring_id=OPEN_SPANS_RING), packet(leftover=leftover)]
+    path = write_rank(tmp_path, spans[:1], packets=packets, closed=False)
+    code, out, _ = info(capsys, str(tmp_path))
+    assert code == 3
+    assert "rank 0 in step 12 (training), inside forward_compute of step 12 microbatch 3" in out
+    assert (
+        "MISSING rank 0: its process was killed; its last spans were put into its file by process 4711 at 2023-11-14"
+        " 22:13:20 UTC" in out
+    )
+    assert "1 killed" in out
+    # One that ended by itself, and whose memory was found later, was not killed.
+    path.write_bytes(path.read_bytes() + end())
+    assert info(capsys, str(tmp_path))[0] == 0
+
+
+def test_a_time_or_step_of_a_merge_that_makes_no_sense_is_damage(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    leftovers = [trace_pb2.Leftover(realtime_ns=2**63 - 1), trace_pb2.Leftover(step=-(2**63), phase=2**32 - 1)]
+    for rank, leftover in enumerate(leftovers):
+        write_rank(tmp_path, packets=[packet(leftover=leftover)], closed=False, rank=rank, world_size=2)
+    code, out, err = info(capsys, str(tmp_path))
+    assert (code, err) == (3, "")
+    assert out.count("impossible") == 2
 
 
 def test_ranks_that_run_are_where_they_are_the_one_behind_first(

@@ -10,6 +10,7 @@ import pytest
 
 from smon_rt.trace import read_file
 from smon_rt.trace.kinds import FLAGS
+from smon_rt.trace.summary import state_of
 from tests.python.recording_process import START, RecordedJob, count_of, finish, flags_of, job, wait_for_line
 
 __all__ = ["job"]
@@ -79,6 +80,9 @@ def test_the_next_start_finds_the_last_spans_of_a_killed_process(job: RecordedJo
     assert count_of(trace, "forward_compute") == 20
     assert [flags & FLAGS["aborted"] for flags in flags_of(trace, "user")] == [FLAGS["aborted"]]
     assert (trace.missing_span_count, trace.repeated_span_count, trace.is_cut, trace.damage) == (0, 0, False, [])
+    # The file says how its process ended, although its memory is gone.
+    assert trace.leftover is not None
+    assert (state_of(trace), trace.leftover.step) == ("killed", 4)
 
 
 def test_a_process_that_is_killed_while_it_records_loses_nothing_silently(job: RecordedJob) -> None:

@@ -198,10 +198,10 @@ def _place_words(ranks: Sequence[RankSummary], state: str) -> list[str]:
             is_waiting = any(span.kind in _WAITING_KINDS for span in rank.open_spans)
             places.setdefault((rank.memory_step, is_waiting, rank.memory_phase, inside), []).append(rank.rank)
     in_order = sorted(places.items(), key=lambda place: (*place[0][:2], len(place[1])))
-    words = [
-        f"{ranges_words(sorted(members))} in step {step} ({phase}){inside}"
-        for (step, _, phase, inside), members in in_order
-    ]
+    words = []
+    for (step, _, phase, inside), members in in_order:
+        where = f"in step {step}" if step >= 0 else "before its first step"
+        words.append(f"{ranges_words(sorted(members))} {where} ({phase}){inside}")
     return _shortened(words, _MOST_NAMED)
 
 

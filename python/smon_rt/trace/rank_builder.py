@@ -15,7 +15,7 @@ from smon_rt.trace.spans import Array, SpanColumns
 from smon_rt.trace.wire import WireError
 
 # Fields of TracePacket.
-IDENTITY, SPANS, STEP_TIMES, NAMES, LOSSES, SNAPSHOT, CLOCK_MAP, COST, END = range(8, 17)
+IDENTITY, SPANS, STEP_TIMES, NAMES, LOSSES, SNAPSHOT, CLOCK_MAP, COST, END, LEFTOVER = range(8, 18)
 
 # Batches are decoded together until they hold so many spans: large enough for numpy, small beside the result.
 _DECODED_SPANS = 1 << 18
@@ -58,6 +58,7 @@ class RankBuilder:
         if identity.file_index >= self._trace.identity.file_index:
             self._trace.identity = identity
         self._trace.end_reason = None
+        self._trace.leftover = None
         self._trace.lacks_next_file = False
         if not self._trace.files or self._trace.files[-1] != path:
             self._trace.files.append(path)
@@ -96,6 +97,11 @@ class RankBuilder:
             # No end of the recording: a next file was begun, or should have been.
             self._trace.lacks_next_file = reason == _ROTATED
             self._trace.end_reason = None if reason == _ROTATED else reason
+        elif number == LEFTOVER:
+            leftover = trace_pb2.Leftover.FromString(data)
+            if abs(leftover.realtime_ns) > _LARGEST_NS or not -1 <= leftover.step <= _LARGEST_NS:
+                raise WireError("what a killed process left is of an impossible time or step")
+            self._trace.leftover = leftover
 
     def finish(self) -> RankTrace:
         """The trace, complete."""

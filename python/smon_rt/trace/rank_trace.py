@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     from smon_rt.trace.arena import ArenaView
 
 
+#: csrc/record/drain.h: the ring of spans that were open at the end of recording.
+OPEN_SPANS_RING = 0xFFFF_FFFF
+
+
 @dataclass(frozen=True, eq=False)
 class StepColumns:
     """Every step that the process finished, sampled or not, in the order of the file. Times are CLOCK_MONOTONIC ns."""
@@ -49,7 +53,8 @@ class RankTrace:
     """All that one process recorded in one attempt of a run.
 
     The messages are those of proto/smon_rt/v1/trace.proto. `end_reason` is None for a file that `stop()` did not close:
-    its process was killed or still runs. `missing_span_count` are spans that the rings took but no file holds.
+    its process was killed or still runs. `leftover` is there where it was killed, and a later start on its node put
+    what its memory still held into the file. `missing_span_count` are spans that the rings took but no file holds.
     """
 
     files: list[str]
@@ -64,6 +69,7 @@ class RankTrace:
     clock_maps: list[trace_pb2.ClockMap] = field(default_factory=list)
     cost: trace_pb2.RecorderCost = field(default_factory=trace_pb2.RecorderCost)
     end_reason: str | None = None
+    leftover: trace_pb2.Leftover | None = None
     lacks_next_file: bool = False  # the last one was full, and what came after is not here
     is_cut: bool = False
     damage: list[Damage] = field(default_factory=list)

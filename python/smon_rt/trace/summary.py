@@ -6,18 +6,20 @@ import dataclasses
 import math
 from collections import Counter
 from dataclasses import dataclass
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from smon_rt._proto import trace_pb2
 from smon_rt.analysis.input_file import shown
 from smon_rt.trace.arena import OpenSpan
 from smon_rt.trace.job_trace import JobReader, JobTrace
-from smon_rt.trace.kinds import CLOCK_SOURCE_NAMES, kind_name, name_of
+from smon_rt.trace.kinds import CLOCK_SOURCE_NAMES, PHASE_NAMES, kind_name, name_of
 from smon_rt.trace.overhead import Overhead, overhead_of
 from smon_rt.trace.packets import Damage
-from smon_rt.trace.rank_trace import RankTrace
+from smon_rt.trace.rank_trace import OPEN_SPANS_RING, RankTrace
 
 _LOSS_NAMES = (
     *("foreign_tokens", "stale_tokens", "threads_without_ring", "unwritten_spans", "overwritten_spans"),
@@ -224,6 +226,8 @@ def state_of(trace: RankTrace) -> str:
         return "closed"
     if trace.arena is not None:
         return "recording" if trace.arena.is_alive else "killed"
+    if trace.leftover is not None:
+        return "killed"
     return "cut" if trace.is_cut else "open"
 
 
@@ -235,6 +239,8 @@ def incomplete_reasons(trace: RankTrace) -> list[str]:
         "killed": "its process was killed",
         "open": "its file was not closed: its process was killed, could not write on (a full disk?), or still records",
     }
+    if trace.leftover is not None and trace.arena is None:
+        words["killed"] += f"; its last spans were put into its file by {_merged_by(trace.leftover)}"
     if trace.lacks_next_file:
         words["open"] = (
             f"the file after {shown(Path(trace.files[-1]).name)} is missing: it is elsewhere, or could not be made"
@@ -249,6 +255,30 @@ def incomplete_reasons(trace: RankTrace) -> list[str]:
     if trace.missing_span_count:
         reasons.append(f"rank {trace.rank}: {trace.missing_span_count:,} spans were recorded but are in no file")
     return reasons
+
+
+def _merged_by(leftover: trace_pb2.Leftover) -> str:
+    when = datetime.fromtimestamp(leftover.realtime_ns // 1_000_000_000, timezone.utc)
+    return f"process {leftover.merged_by_pid} at {when:%Y-%m-%d %H:%M:%S} UTC"
+
+
+def _last_place(trace: RankTrace) -> tuple[int | None, str, list[OpenSpan]]:
+    """Step, phase and open spans where the process is, or was when it was killed."""
+    if trace.arena is not None:
+        return trace.arena.step, trace.arena.phase, trace.arena.open_spans
+    if trace.leftover is not None and trace.end_reason is None:
+        return trace.leftover.step, name_of(trace.leftover.phase, PHASE_NAMES, "phase"), _open_in_file(trace)
+    return None, "", []
+
+
+def _open_in_file(trace: RankTrace) -> list[OpenSpan]:
+    """The spans that were open when the process was killed, as its file has them; threads are not known any more."""
+    spans = trace.spans
+    spans = spans.take(spans.ring_id == OPEN_SPANS_RING)
+    rows = zip(
+        spans.kind.tolist(), spans.step.tolist(), spans.microbatch.tolist(), spans.start_ns.tolist(), strict=True
+    )
+    return [OpenSpan(kind_name(kind), step, microbatch, "", start_ns) for kind, step, microbatch, start_ns in rows]
 
 
 def missing_reasons(job: JobTrace) -> list[str]:
@@ -272,6 +302,7 @@ def _summarize_rank(trace: RankTrace) -> RankSummary:
     # From the first to the last sign of life: the recorder's threads also run between steps.
     moments = np.concatenate([steps.start_ns, steps.start_ns + steps.duration_ns, trace.clocks.monotonic_ns])
     recorded_ns = int(moments.max() - moments.min()) if len(moments) else 0
+    memory_step, memory_phase, open_spans = _last_place(trace)
     cpu_ns = trace.cost.drain_cpu_ns + trace.cost.reporter_cpu_ns + trace.cost.watchdog_cpu_ns
     return RankSummary(
         rank=trace.rank,
@@ -303,9 +334,9 @@ def _summarize_rank(trace: RankTrace) -> RankSummary:
         recorder_cpu_ratio=cpu_ns / recorded_ns if recorded_ns > 0 and cpu_ns else None,
         overhead=overhead_of(steps),
         sample_ratio=identity.sampling.sample_ratio,
-        memory_step=trace.arena.step if trace.arena is not None else None,
-        memory_phase=trace.arena.phase if trace.arena is not None else "",
-        open_spans=trace.arena.open_spans if trace.arena is not None else [],
+        memory_step=memory_step,
+        memory_phase=memory_phase,
+        open_spans=open_spans,
         damage=trace.damage,
     )
 

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "format/in_flight.h"
 #include "record_process.h"
 
 namespace smon_rt {
@@ -38,6 +39,12 @@ TEST_F(RecordKillTest, TheLastSpansAreMergedByTheNextStart) {
   EXPECT_EQ(trace.duplicates + trace.gaps, 0u);
   EXPECT_TRUE(trace.damage.empty());
   for (const auto& [at, span] : trace.spans) EXPECT_GE(span.end, span.start);
+  ASSERT_EQ(trace.leftovers.size(), 1u) << "its file tells how it ended, and not only that nobody closed it";
+  EXPECT_EQ(trace.leftovers[0].merged_by_pid, next.pid());
+  EXPECT_EQ(trace.leftovers[0].step, 9);
+  EXPECT_EQ(trace.leftovers[0].phase, static_cast<std::uint32_t>(Phase::kTraining));
+  EXPECT_TRUE(trace.ends.empty());
+  EXPECT_TRUE(read_traces(directory_, "-1.smon").leftovers.empty());
 }
 
 TEST_F(RecordKillTest, EachStepTimeIsThereOnceWhereverItIsKilled) {

@@ -49,6 +49,7 @@ class Collector final : public TraceVisitor {
   }
   void on_losses(const TraceLosses& losses) override { trace_.losses = losses; }
   void on_end(std::string_view reason) override { trace_.ends.emplace_back(reason); }
+  void on_leftover(const TraceLeftover& leftover) override { trace_.leftovers.push_back(leftover); }
   void on_damage(std::uint64_t offset, std::string_view what) override {
     trace_.damage.push_back(std::to_string(offset) + ": " + std::string(what));
   }

@@ -29,6 +29,7 @@ struct RecordedTrace {
   std::map<std::uint32_t, std::string> names;
   TraceLosses losses;  // of the last packet
   std::vector<std::string> ends;
+  std::vector<TraceLeftover> leftovers;
   std::vector<std::string> damage;
 
   std::size_t count(Kind kind) const;

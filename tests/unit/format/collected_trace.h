@@ -48,6 +48,7 @@ struct CollectedTrace final : TraceVisitor {
   std::vector<TraceClockMap> clock_maps;
   std::vector<TraceRecorderCost> costs;
   std::vector<std::string> ends;
+  std::vector<TraceLeftover> leftovers;
   std::vector<Damage> damages;
   TraceSummary summary;
 
@@ -62,6 +63,7 @@ struct CollectedTrace final : TraceVisitor {
   void on_clock_map(const TraceClockMap& map) override { clock_maps.push_back(map); }
   void on_recorder_cost(const TraceRecorderCost& cost) override { costs.push_back(cost); }
   void on_end(std::string_view reason) override { ends.emplace_back(reason); }
+  void on_leftover(const TraceLeftover& leftover) override { leftovers.push_back(leftover); }
   void on_damage(std::uint64_t offset, std::string_view what) override {
     damages.push_back({offset, std::string(what)});
   }
@@ -76,7 +78,7 @@ struct CollectedTrace final : TraceVisitor {
   bool same_content(const CollectedTrace& other) const {
     return identities == other.identities && batches == other.batches && step_times == other.step_times &&
            names == other.names && losses == other.losses && clock_snapshots == other.clock_snapshots &&
-           clock_maps == other.clock_maps && costs == other.costs && ends == other.ends;
+           clock_maps == other.clock_maps && costs == other.costs && ends == other.ends && leftovers == other.leftovers;
   }
 };
 

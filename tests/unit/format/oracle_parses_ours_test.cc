@@ -125,7 +125,7 @@ TEST(OracleParsesOurs, IdentityHoldsTheSameValues) {
 
 TEST(OracleParsesOurs, TheOtherPacketsHoldTheSameValues) {
   const v1::Trace trace = parse(test::sample_file({}));
-  ASSERT_EQ(trace.packet_size(), 8);
+  ASSERT_EQ(trace.packet_size(), 9);
   const v1::Names& names = trace.packet(1).names();
   EXPECT_EQ(names.name(1).text(), "schöner Name");
   EXPECT_EQ(names.track(1).ShortDebugString(), "id: 2 thread_id: 4712 thread_name: \"pt_autograd_0\" device: -1");
@@ -162,7 +162,9 @@ TEST(OracleParsesOurs, TheOtherPacketsHoldTheSameValues) {
   EXPECT_EQ(trace.packet(6).recorder_cost().ShortDebugString(),
             "drain_cpu_ns: 1 reporter_cpu_ns: 2 watchdog_cpu_ns: 3 span_count: 4 file_bytes: 5 "
             "sampled_step_mean_ns: 6.5 unsampled_step_mean_ns: -7.25 overhead_ratio: 0 overhead_low_ratio: -0.5");
-  EXPECT_EQ(trace.packet(7).end().reason(), "stop");
+  EXPECT_EQ(trace.packet(7).leftover().ShortDebugString(),
+            "merged_by_pid: -4711 realtime_ns: 1700000000000000001 step: 5000000000 phase: 3");
+  EXPECT_EQ(trace.packet(8).end().reason(), "stop");
 }
 
 TEST(OracleParsesOurs, TextsThatAreNotUtf8CostNoMoreThanTheirWrongBytes) {

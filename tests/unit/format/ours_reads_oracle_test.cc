@@ -203,7 +203,7 @@ TEST(OursReadsOracle, TheLastOfTwoContentsCounts) {
 
 TEST(OursReadsOracle, AContentThatALaterWriterAddsIsCountedAndPassedOver) {
   v1::TracePacket packet;
-  packet.GetReflection()->MutableUnknownFields(&packet)->AddLengthDelimited(17, "new");
+  packet.GetReflection()->MutableUnknownFields(&packet)->AddLengthDelimited(18, "new");
   const CollectedTrace trace = collect(test::framed(packet) + test::sample_file({}));
   EXPECT_TRUE(trace.damages.empty());
   EXPECT_EQ(trace.summary.unknown_packet_count, 1U);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
+#include <limits>
 #include <random>
 #include <thread>
 #include <vector>
@@ -156,6 +157,28 @@ TEST(Tokens, AnEndThatWasNoticedLateHasItsOwnTimeAndSource) {
   EXPECT_EQ(spans[1].time_source, TimeSource::kHost);
   EXPECT_EQ(stale(*recorder), 1u);
   EXPECT_EQ(recorder->current(), 0u);
+}
+
+TEST(Tokens, AnEndThatIsStillToComeIsNowAndCounted) {
+  // Far beyond a ring's span, readers would call the whole batch damaged.
+  const auto recorder = make_recorder(every_step_sampled());
+  RingReader reader(recorder->arena());
+  const auto misused = [&] { return recorder->header().more_losses.misused_calls.load(); };
+  const std::int64_t minute = std::int64_t{1} << 40;
+  for (const std::int64_t ticks : {std::numeric_limits<std::int64_t>::max(), recorder->clock().ticks() + minute}) {
+    recorder->end_at(recorder->begin(Kind::kUser), ticks, TimeSource::kHost, 0);
+  }
+  EXPECT_EQ(misused(), 2u);
+  recorder->end_at(recorder->begin(Kind::kUser), recorder->clock().ticks(), TimeSource::kHost, 0);
+  recorder->end_at(recorder->begin(Kind::kUser), std::numeric_limits<std::int64_t>::min(), TimeSource::kHost, 0);
+  EXPECT_EQ(misused(), 2u);
+  const std::int64_t now = recorder->clock().ticks();
+  const auto spans = reader.take();
+  ASSERT_EQ(spans.size(), 4u);
+  for (const Span& span : spans) {
+    EXPECT_LE(span.start, span.end);
+    EXPECT_LE(span.end, now);
+  }
 }
 
 TEST(Tokens, TenThousandNestedSpansDropWhatDoesNotFitAndCountIt) {

@@ -90,6 +90,17 @@ TEST_F(TraceTailTest, APlaceWhereNoPacketBeginsIsNotBelieved) {
   }
 }
 
+TEST_F(TraceTailTest, AFileThatEndedIsClosedAndOneThatGoesOnElsewhereIsNot) {
+  for (const std::string_view reason : {kRotated, std::string_view("stop")}) {
+    std::string packet;
+    append_end(packet, reason);
+    write(packet);
+    const auto tail = read_trace_tail(fd(), "trace");
+    ASSERT_TRUE(tail);
+    EXPECT_EQ(tail->is_closed, reason == "stop");
+  }
+}
+
 TEST_F(TraceTailTest, AHalfPacketAtTheEndIsLeftOut) {
   write_spans(1, 0, 100);
   const std::uint64_t settled = size_;
