@@ -115,8 +115,9 @@ def current() -> int:
     """Token of this thread's innermost open span, 0 if none."""
 
 def end_at(token: int, ticks: int, time_source: int, flags: int, /) -> None:
-    """As `end`, for a span that ended at `ticks` (0: now), as that source of smon_rt.trace.kinds saw (0 host, 4
-    wait_return), with these further bits of span_flag. TypeError for anything but ints: integrations call it."""
+    """As `end`, for a span that ended at `ticks` (0, or a time to come: now), as that source of smon_rt.trace.kinds saw
+    (0 host, 4 wait_return), with these further bits of span_flag. TypeError for anything but ints: integrations call it.
+    """
 
 def ticks() -> int:
     """The clock of spans, now."""
