@@ -116,8 +116,8 @@ def current() -> int:
 
 def end_at(token: int, ticks: int, time_source: int, flags: int, /) -> None:
     """As `end`, for a span that ended at `ticks` (0, or a time to come: now), as that source of smon_rt.trace.kinds saw
-    (0 host, 4 wait_return), with these further bits of span_flag. TypeError for anything but ints: integrations call it.
-    """
+    (0 host, 4 wait_return), with these further bits of span_flag. TypeError for anything but ints: integrations call
+    it."""
 
 def ticks() -> int:
     """The clock of spans, now."""
