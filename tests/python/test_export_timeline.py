@@ -136,12 +136,14 @@ def test_slices_carry_what_is_known_of_their_span(tmp_path: Path) -> None:
         ),
         TestSpan(kind="metric", name_id=2, start_ns=120, metric_value=float("nan")),
         TestSpan(kind="metric", name_id=2, start_ns=130, metric_value=0.5),
+        TestSpan(kind="optimizer", start_ns=160, duration_ns=5),
     ]
     write_rank(tmp_path, spans, packets=[packet(names=names), step_packet([(5, 90, 400, True, True)])])
     assert export(tmp_path, "perfetto", tmp_path / "out") == 0
     found = Slices(tmp_path / "out")
     by_name = {(piece["name"], piece["track"]): piece for piece in found.slices}
     assert by_name["step", "steps"]["args"] == {"step": 5, "sampled": True, "warmup": True}
+    assert ("optimizer", "thread (ring 1)") in by_name  # of a thread that nothing was said of
     mine = by_name["my région", "autograd 9"]
     assert mine["args"] == {"step": 5, "microbatch": 2, "chunk": 1, "op_index": 0, "flags": "aborted in_capture"}
     host, device = by_name["forward_send", "autograd 9"], by_name["forward_send", "GPU 1 stream 0xab"]

@@ -151,7 +151,9 @@ class _TimelineBuilder:
         for value, of_value in _grouped(key, rows):
             track = tracks.get(value >> 32)
             name = (
-                f"ring {value & 0xFFFF_FFFF}" if track is None else f"{track.thread_name or 'thread'} {track.thread_id}"
+                f"thread (ring {value & 0xFFFF_FFFF})"
+                if track is None
+                else f"{track.thread_name or 'thread'} {track.thread_id}"
             )
             groups.setdefault((0 if track else 1, name), []).append(of_value)
         for (_, name), parts in sorted(groups.items(), key=lambda item: item[0]):
