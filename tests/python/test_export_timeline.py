@@ -161,7 +161,7 @@ def test_slices_carry_what_is_known_of_their_span(tmp_path: Path) -> None:
     assert export(tmp_path, "chrome", tmp_path / "out.json") == 0
     events = json.loads((tmp_path / "out.json").read_text(encoding="utf-8"))["traceEvents"]
     phases = Counter(event["ph"] for event in events)
-    assert phases == {"M": 8, "X": 4, "s": 1, "C": 1}
+    assert phases == {"M": 10, "X": 5, "s": 1, "C": 1}
 
 
 def test_chrome_parses_and_has_the_same_slices_and_arrows(tmp_path: Path) -> None:
