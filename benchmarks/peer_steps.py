@@ -1,4 +1,4 @@
-"""A training step of 20 regions, on the processor, as long as it should be: real products, backward, clipping, Adam."""
+"""A training step of 20 regions, on the processor, as long as it should be: real products, backward, clipping, SGD."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Job:
         nn = self.torch.nn
         blocks = [nn.Sequential(nn.Linear(self._width, self._width), nn.GELU()) for _ in range(layers)]
         self.model: Any = nn.Sequential(*blocks, nn.Linear(self._width, 8))
-        self._optimizer: Any = self.torch.optim.AdamW(self.model.parameters(), lr=1e-4, foreach=True)
+        self._optimizer: Any = self.torch.optim.SGD(self.model.parameters(), lr=1e-3, momentum=0.9, foreach=True)
         self._batch: Any = None
         self._output: Any = None
         self._loss: Any = None

@@ -95,11 +95,13 @@ def measure(seconds: float, smoke: bool) -> Peers:
     for tool in list(peers.tools):
         peers.attempt(tool, tool.load)
     try:
-        measure_regions(peers, 2 if smoke else 30)
+        measure_regions(peers, 1 if smoke else 30)
         for length_ms in (1,) if smoke else SIZES:
-            measure_steps(peers, length_ms, seconds / len(SIZES), 1 if smoke else _FEWEST_ROUNDS)
+            measure_steps(peers, length_ms, 0.0 if smoke else seconds / len(SIZES), 1 if smoke else _FEWEST_ROUNDS)
     finally:
         torch.set_num_threads(threads)
+    if smoke:
+        print(f"smoke run of: {len(peers.tools)} tools beside each other, a step of 1 ms", flush=True)
     return peers
 
 
@@ -189,7 +191,7 @@ def measure_steps(peers: Peers, length_ms: int, seconds: float, fewest_rounds: i
             if one is not None and done >= 0:
                 arms[tool.name].append(one)
         done += 1
-    for cells in step_rows(arms):
+    for cells in step_rows(arms) if seconds else ():  # a single round says nothing
         print(f"{length_ms} ms", *cells, sep="  ", flush=True)
 
 
@@ -248,7 +250,7 @@ An empty region, from Python:
 
 {table(["what", "p50", "p99"], regions)}
 
-A training step of {REGIONS} regions on the processor: four microbatches, backward, clipping, AdamW. *Added* is a share
+A training step of {REGIONS} regions on the processor: four microbatches, backward, clipping, SGD. *Added* is a share
 of the bare step, with the interval in which it lies with 95 %; *processor time* the same of all threads; *a region*
 what is added, shared out. What is within the interval of *bare again* shows nothing.
 {"".join(_steps_table(length_ms, arms) for length_ms, arms in peers.steps.items())}

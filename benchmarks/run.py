@@ -120,7 +120,7 @@ def page(rows: list[Row], floors: list[Floor], beside: peers.Peers) -> str:
 
 Made by `make bench` on {datetime.date.today().isoformat()}: {peers.processor()}, {os.cpu_count()} cores, Python
 {platform.python_version()}. Times of a shared machine: medians, and ratios within one run; only instruction counts and
-bytes, which repeat exactly, are a gate in CI.
+bytes, which repeat exactly, are a gate in CI. `smon bench` measures a step of your own ([cli.md](cli.md)).
 
 Never run on a GPU: neither the engine nor the spans measured here use one.
 
