@@ -14,6 +14,7 @@ from typing import Any
 
 from smon_rt.integrations import p2p_labels
 from smon_rt.integrations.megatron import passes
+from smon_rt.integrations.megatron.pass_ids import PassIds
 from smon_rt.integrations.patches import Method, Patches
 from smon_rt.integrations.state import failed, switch
 from smon_rt.integrations.torch import collectives
@@ -51,9 +52,10 @@ def _labelled(original: Method) -> Method:
     names = tuple(inspect.signature(original).parameters)
 
     def issue(*args: Any, **kwargs: Any) -> Any:
-        if switch.is_on and passes.running.is_recorded:
+        ids = passes.running.ids if switch.is_on else None
+        if ids is not None:
             try:
-                _expect(dict(zip(names, args, strict=False)) | kwargs)
+                _expect(ids, dict(zip(names, args, strict=False)) | kwargs)
             except Exception as error:
                 failed("megatron.p2p", error)
         return original(*args, **kwargs)
@@ -61,8 +63,7 @@ def _labelled(original: Method) -> Method:
     return issue
 
 
-def _expect(call: dict[str, Any]) -> None:
-    ids_of = passes.running.ids
+def _expect(ids_of: PassIds, call: dict[str, Any]) -> None:
     for name, (kind, is_forward, is_send) in _TENSORS.items():
         tensor = call.get(name)
         if tensor is not None:

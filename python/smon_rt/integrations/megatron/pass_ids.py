@@ -89,7 +89,7 @@ class PassIds:
 
     def computed(self, ids: Ids, result: Any, is_forward: bool) -> None:
         """A compute has returned this, to be sent next, if at all."""
-        tensors = list(tensors_of(result))
+        tensors = tensors_of(result)
         self._results[is_forward] = {id(tensor): ids for tensor in tensors}
         if is_forward and tensors:
             self._outputs[id(tensors[0])] = ids
@@ -110,21 +110,29 @@ class PassIds:
 
     def used(self, tensors: Any, ids: Ids) -> bool:
         """A compute uses what was received; False: it is not the one that this was taken to be for."""
+        if not self._received:
+            return True
         expected = self._received.pop(id(first_tensor(tensors)), ids)
         return expected == ids or ids is NO_IDS
 
 
-def tensors_of(value: Any) -> Iterator[Any]:
-    """A schedule's tensors: one, or some in a list, a tuple or a dict; None among them."""
-    if isinstance(value, list | tuple):
-        for each in value:
-            yield from tensors_of(each)
-    elif isinstance(value, dict):
-        yield from tensors_of(list(value.values()))
-    elif value is not None:
-        yield value
+def tensors_of(value: Any) -> Sequence[Any]:
+    """A schedule's tensors: one, or some in a list, a tuple or a dict; None among them is none.
+
+    Example:
+        >>> tensors_of([None, "tensor", ["another"]])
+        ['tensor', 'another']
+    """
+    if value is None:
+        return ()
+    if isinstance(value, dict):
+        value = list(value.values())
+    if not isinstance(value, list | tuple):
+        return (value,)
+    return [tensor for each in value for tensor in tensors_of(each)]
 
 
 def first_tensor(value: Any) -> Any:
     """The first of them, or None."""
-    return next(tensors_of(value), None)
+    tensors = tensors_of(value)
+    return tensors[0] if tensors else None

@@ -23,13 +23,16 @@ __all__ = ["begin", "begin_unrecorded", "end", "forget", "optimizer_stepped", "r
 _MOST_PASSES_UNSEEN = 16
 
 
+#: Of computes that come without a pass.
+_NO_PASS = PassIds(None, 0)
+
+
 class Running(threading.local):
     """The pass that runs on this thread."""
 
     is_running = False
-    is_recorded = False
-    """It trains, and its computes are recorded one by one."""
-    ids = PassIds(None, 0)
+    ids: PassIds | None = _NO_PASS
+    """Of its computes; None where they are not recorded one by one."""
 
 
 running = Running()
@@ -59,8 +62,8 @@ def optimizer_stepped() -> None:
 
 def begin(schedule: str, call: dict[str, Any]) -> None:
     """A pass that trains begins. `call`: what the function `schedule` is called with."""
-    running.is_running = running.is_recorded = True
-    running.ids = PassIds(None, 0)
+    running.is_running = True
+    running.ids = _NO_PASS
     _begin_step()
     compute.model_ran()
     offset = _Steps.microbatches
@@ -73,13 +76,13 @@ def begin(schedule: str, call: dict[str, Any]) -> None:
 def begin_unrecorded() -> None:
     """One whose parts are not recorded: forward only, or inside a CUDA graph."""
     running.is_running = True
-    running.is_recorded = False
+    running.ids = None
 
 
 def end() -> None:
     """The pass has returned, or raised."""
-    running.is_running = running.is_recorded = False
-    running.ids = PassIds(None, 0)
+    running.is_running = False
+    running.ids = _NO_PASS
 
 
 def step_ended() -> None:

@@ -24,7 +24,7 @@ from smon_rt._backend import native
 from smon_rt.integrations import p2p_labels
 from smon_rt.integrations.megatron import passes
 from smon_rt.integrations.megatron.layout import SCHEDULE_NAMES
-from smon_rt.integrations.megatron.pass_ids import NO_IDS, Ids
+from smon_rt.integrations.megatron.pass_ids import NO_IDS, Ids, PassIds
 from smon_rt.integrations.megatron.passes import optimizer_stepped
 from smon_rt.integrations.patches import Method, Patches
 from smon_rt.integrations.state import FORWARD_ONLY, HOST, failed, say_once, switch
@@ -47,6 +47,8 @@ _PASS = ("forward_step_func", "data_iterator", "model", "num_microbatches")
 _PLAIN: dict[str, int] = {}
 
 _Call = dict[str, Any]
+_Begins = Callable[..., tuple[int, Ids]]
+_Ends = Callable[[PassIds, int, Ids, Any], None]
 
 
 def _wrap_schedules(patches: Patches) -> list[str]:
@@ -114,22 +116,28 @@ def _end() -> None:
         failed("megatron.schedules", error)
 
 
-def _recorded(
-    original: Method, ids_of: Callable[[_Call], tuple[int, Ids]], done: Callable[[int, Ids, Any], None]
-) -> Method:
-    """A compute: `ids_of` says from its arguments what it is, `done` gets its result."""
-    names = tuple(inspect.signature(original).parameters)
+def _recorded(original: Method, kind: int, wanted: tuple[str, ...], begins: _Begins, ends: _Ends) -> Method:
+    """A compute, of this kind as a rule.
+
+    Args:
+        wanted: names of its arguments that `begins` gets after the pass, to say what it is; None for one not given.
+        ends: gets what `begins` said, and the result.
+    """
+    names = list(inspect.signature(original).parameters)
+    places = [(name, names.index(name) if name in names else len(names)) for name in wanted]
 
     def run(*args: Any, **kwargs: Any) -> Any:
-        if not switch.is_on or (passes.running.is_running and not passes.running.is_recorded):
+        of_pass = passes.running.ids if switch.is_on else None
+        if of_pass is None:
             return original(*args, **kwargs)
-        kind, ids = _FORWARD, NO_IDS
+        what, ids = kind, NO_IDS
         try:
-            kind, ids = ids_of(dict(zip(names, args, strict=False)) | kwargs)
+            given = [kwargs[name] if name in kwargs else args[at] if at < len(args) else None for name, at in places]
+            what, ids = begins(of_pass, *given)
         except Exception as error:
             failed("megatron.schedules", error)
         native.take_backward_end()
-        token = native.begin(kind, ids.microbatch, ids.chunk)
+        token = native.begin(what, ids.microbatch, ids.chunk)
         # Models that it calls are this compute, and need not find that out themselves.
         was_inside = native.is_inside_model()
         native.set_inside_model(True)
@@ -143,7 +151,7 @@ def _recorded(
         # What torch's DDP waits for at the end of its last backward is its collectives' time.
         native.end_at(token, native.take_backward_end(), HOST, 0)
         try:
-            done(kind, ids, result)
+            ends(of_pass, what, ids, result)
         except Exception as error:
             failed("megatron.schedules", error)
         return result
@@ -152,15 +160,8 @@ def _recorded(
 
 
 def _forward_step(original: Method) -> Method:
-    def ids_of(call: _Call) -> tuple[int, Ids]:
-        ids = passes.running.ids.of_forward(call.get("current_microbatch"), call.get("vp_stage"), call.get("model"))
-        _check_order(call.get("input_tensor"), ids)
-        return _FORWARD, ids
-
-    def done(_kind: int, ids: Ids, result: Any) -> None:
-        passes.running.ids.computed(ids, result[0], is_forward=True)
-
-    recorded = _recorded(original, ids_of, done)
+    wanted = ("current_microbatch", "vp_stage", "model", "input_tensor")
+    recorded = _recorded(original, _FORWARD, wanted, _begins_forward, _ends_forward)
 
     def forward_step(*args: Any, **kwargs: Any) -> Any:
         if not switch.is_on:
@@ -171,33 +172,43 @@ def _forward_step(original: Method) -> Method:
     return forward_step
 
 
+def _begins_forward(of_pass: PassIds, microbatch: Any, chunk: Any, model: Any, tensors: Any) -> tuple[int, Ids]:
+    ids = of_pass.of_forward(microbatch, chunk, model)
+    _check_order(of_pass, tensors, ids)
+    return _FORWARD, ids
+
+
+def _ends_forward(of_pass: PassIds, kind: int, ids: Ids, result: Any) -> None:
+    if kind != _BACKWARD:
+        of_pass.computed(ids, result[0], is_forward=True)
+
+
 def _backward_step(original: Method) -> Method:
-    def ids_of(call: _Call) -> tuple[int, Ids]:
-        ids = passes.running.ids.of_backward(call["output_tensor"])
-        _check_order(call.get("output_tensor_grad"), ids)
-        return _BACKWARD, ids
+    return _recorded(original, _BACKWARD, ("output_tensor", "output_tensor_grad"), _begins_backward, _ends_backward)
 
-    def done(_kind: int, ids: Ids, result: Any) -> None:
-        passes.running.ids.computed(ids, result, is_forward=False)
 
-    return _recorded(original, ids_of, done)
+def _begins_backward(of_pass: PassIds, output: Any, gradients: Any) -> tuple[int, Ids]:
+    ids = of_pass.of_backward(output)
+    _check_order(of_pass, gradients, ids)
+    return _BACKWARD, ids
+
+
+def _ends_backward(of_pass: PassIds, _kind: int, ids: Ids, result: Any) -> None:
+    of_pass.computed(ids, result, is_forward=False)
 
 
 def _combined_step(original: Method) -> Method:
-    def ids_of(call: _Call) -> tuple[int, Ids]:
-        ids_of_pass = passes.running.ids
-        is_forward, is_backward = call.get("f_model") is not None, call.get("b_model") is not None
-        backward = ids_of_pass.of_backward(call.get("b_output_tensor")) if is_backward else NO_IDS
-        if not is_forward:
-            return _BACKWARD, backward
-        ids = ids_of_pass.of_forward(call.get("current_microbatch"), call.get("f_model_chunk_id"), call.get("f_model"))
-        return (_BOTH if is_backward else _FORWARD), ids
+    wanted = ("current_microbatch", "f_model_chunk_id", "f_model", "b_model", "b_output_tensor")
+    return _recorded(original, _BOTH, wanted, _begins_combined, _ends_forward)
 
-    def done(kind: int, ids: Ids, result: Any) -> None:
-        if kind != _BACKWARD:
-            passes.running.ids.computed(ids, result[0], is_forward=True)
 
-    return _recorded(original, ids_of, done)
+def _begins_combined(
+    of_pass: PassIds, microbatch: Any, chunk: Any, model: Any, backward_model: Any, output: Any
+) -> tuple[int, Ids]:
+    backward = NO_IDS if backward_model is None else of_pass.of_backward(output)
+    if model is None:
+        return _BACKWARD, backward
+    return (_FORWARD if backward_model is None else _BOTH), of_pass.of_forward(microbatch, chunk, model)
 
 
 def _graph_pass(original: Method) -> Method:
@@ -231,9 +242,9 @@ def _is_captured(wrapper: Any, call: _Call) -> bool:
         return False
 
 
-def _check_order(tensors: Any, ids: Ids) -> None:
-    if not passes.running.ids.used(tensors, ids):
-        passes.running.ids.are_receives_known = False
+def _check_order(of_pass: PassIds, tensors: Any, ids: Ids) -> None:
+    if not of_pass.used(tensors, ids):
+        of_pass.are_receives_known = False
         reason = f"what came for microbatch {ids.microbatch}, chunk {ids.chunk} was taken to be for another"
         native.set_fact("hook.megatron.p2p_order", reason)
         say_once(f"Megatron's messages pair by number: {reason}")
