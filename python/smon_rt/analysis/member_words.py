@@ -26,7 +26,7 @@ def members_place(cause: Cause, name: str, machine: str) -> str:
     if len(member_ranks(cause)) <= 1:
         worker = f"worker (dp {where.dp_rank}, stage {where.stage})"
         return f"{name}: rank {where.rank}, {_coordinates(where)}of {worker}{machine}"
-    workers = list(dict.fromkeys((dp_rank, stage) for _, dp_rank, stage, *_ in cause.detail["members"]))
+    workers = list(dict.fromkeys((dp_rank, stage) for _, dp_rank, stage in sorted(cause.detail["members"])))
     named = [f"(dp {dp_rank}, stage {stage})" for dp_rank, stage in workers[:MOST_NAMED]]
     of = listed(named, len(workers) - len(named))
     return f"{name}s: {_ranks(cause)}, of worker{'' if len(workers) == 1 else 's'} {of}"
@@ -64,9 +64,9 @@ def members_action(cause: Cause) -> str:
 def members_scope(cause: Cause, worker_count: int, member_count: int, members_are: str) -> str:
     """`one of the 4 tp members of one worker`."""
     count, workers = len(member_ranks(cause)), len(cause.detail.get("workers", ()))
-    which = "one" if count == 1 else f"{count:,}"
-    of = "one worker" if workers <= 1 else f"{workers:,} of {counted(worker_count, 'worker')}"
-    return f"{which} of the {member_count:,} {members_are} members of {of}"
+    if workers > 1:
+        return f"{count:,} {members_are} members, of {workers:,} of {counted(worker_count, 'worker')}"
+    return f"{'one' if count == 1 else f'{count:,}'} of the {member_count:,} {members_are} members of one worker"
 
 
 def told_apart(situation: Situation, cause: Cause | None) -> str:

@@ -14,12 +14,14 @@ from smon_rt.analysis.smon_spans import COLLECTIVE, WAIT_RETURN, OpColumns
 from smon_rt.analysis.smon_workers import WorkerOps, running_numbers
 from smon_rt.kinds import DP_COLLECTIVE_KINDS
 from smon_rt.trace.kinds import KIND_NUMBERS, RECVS, SENDS
-from smon_rt.trace.partners import dense, sequence_codes
+from smon_rt.trace.partners import Communicators, dense, sequence_codes
 from smon_rt.trace.spans import Array
 
 _FORWARD = (SENDS[0], RECVS[0])
 _CLIP = KIND_NUMBERS["optimizer_clip_main_grad"]
 _EMBEDDING = KIND_NUMBERS["embedding_grads_all_reduce"]
+# Dimensions in which the members of a worker differ.
+_OF_MEMBERS = ("tp", "cp")
 # Over the dp ranks of a stage, where no communicator says otherwise.
 _OF_DP = tuple(KIND_NUMBERS[name] for name in DP_COLLECTIVE_KINDS)
 
@@ -186,11 +188,17 @@ def end_sends_with_receives(ops: OpColumns, group: Array) -> Array:
     return np.asarray(end_ns)
 
 
-def is_inside_a_worker(ops: OpColumns, members: list[tuple[int, ...]], worker_of_rank: Array) -> Array:
-    """True for collectives between the members of one worker, which are part of its computes."""
+def is_inside_a_worker(ops: OpColumns, communicators: Communicators, worker_of_rank: Array) -> Array:
+    """True for collectives between the members of one worker, which are part of its computes.
+
+    Where some of them were not recorded, their communicator's dimension must say so.
+    """
+    members = communicators.members()
     inside = np.zeros(len(members) + 1, np.bool_)
-    for number, ranks in enumerate(members):
+    for number, (ranks, dimension) in enumerate(zip(members, communicators.dimensions(), strict=True)):
         known = [rank for rank in ranks if rank < len(worker_of_rank)]
         workers = {int(worker_of_rank[rank]) for rank in known}
+        if dimension in _OF_MEMBERS:
+            workers.discard(-1)
         inside[number] = len(ranks) > 0 and len(known) == len(ranks) and len(workers) == 1
     return np.asarray((ops.kind == COLLECTIVE) & inside[ops.comm])

@@ -156,7 +156,6 @@ class _JobImporter:
     def _ranks_ops(self, alignment: ClockAlignment) -> tuple[OpColumns, MemberTimes]:
         """Ops of all ranks that count, in the steps that count, on one axis; and how members of workers met."""
         worker_of_rank = self._worker_of_rank()
-        members = self._communicators.members()
         parts: list[OpColumns] = []
         meetings: list[MemberTimes] = []
         row_count = 0
@@ -165,7 +164,7 @@ class _JobImporter:
             if len(ops) == 0 or int(ops.rank[0]) in cut_short:
                 continue
             keeps = np.isin(ops.step, self._steps.steps)
-            inside = is_inside_a_worker(ops, members, worker_of_rank)
+            inside = is_inside_a_worker(ops, self._communicators, worker_of_rank)
             chosen = ops.take(keeps & ~inside)
             if len(chosen) == 0:
                 continue

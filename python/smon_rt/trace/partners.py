@@ -41,6 +41,10 @@ class Communicators:
         """The member ranks of each, by number; empty where nobody said them."""
         return [tuple(rank for rank in members if rank >= 0) for _, _, members in self.keys]
 
+    def dimensions(self) -> list[str]:
+        """The parallel dimension of each, by number; empty where nobody said it."""
+        return [dimension for _, dimension, _ in self.keys]
+
 
 def _implied_members(trace: RankTrace, dimension: str) -> tuple[int, ...]:
     """What tells the communicators of one dimension apart where their members are not recorded.

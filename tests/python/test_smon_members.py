@@ -1,0 +1,192 @@
+"""Slow members of workers in recorded traces: found, priced and named where they are, and nowhere else."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from smon_rt.analysis import Report, analyze
+from smon_rt.analysis.smon_member_times import MemberTimes, member_times
+from smon_rt.analysis.smon_spans import COLLECTIVE, COMPUTES, OpColumns
+from smon_rt.synth import JobSpec, Pauses, Plant, SlowMember, SynthError, make_job, parse_plant
+from smon_rt.synth.plants import AnyPlant
+from smon_rt.trace.kinds import KIND_NUMBERS, TIME_SOURCE_NAMES
+
+SPEC = JobSpec(dp=2, pp=2, tp=2, microbatches=6, steps=8, noise=0.03, comm_noise=0.05, tp_collectives=4, seed=3)
+MEMBER = "tensor_parallel_member"
+
+
+def _analysed(folder: Path, **changed: object) -> tuple[Report, list[float]]:
+    """The report of a job, and the true gains of what is planted in it."""
+    job = make_job(dataclasses.replace(SPEC, **changed))  # type: ignore[arg-type]
+    job.write(folder / "job")
+    return analyze(folder / "job"), [fact["gain_s_per_step"] for fact in job.truth["plants"]]
+
+
+def _named(report: Report) -> set[str]:
+    return {cause.cause for cause in report.causes if cause.gain_s_per_step > 0.03 * report.mean_step_time_s.base}
+
+
+@pytest.mark.parametrize(
+    ("plant", "rank", "changed"),
+    [
+        (SlowMember(1, 0, 1, 1.6), 3, {}),
+        (SlowMember(0, 1, 0, 1.4), 4, {"noise": 0.0}),
+        (SlowMember(1, 0, 2, 1.5), 6, {"tp": 4}),
+        (SlowMember(0, 0, 1, 1.5), 1, {"dp": 1, "pp": 1}),
+        (SlowMember(2, 1, 1, 1.8), 13, {"dp": 4, "fewer_microbatches": 2, "drop_ratio": 0.002}),
+        (SlowMember(1, 1, 1, 1.6), 7, {"hosts": 2, "clock_offset_ms": 100.0, "clock_drift_ppm": 20.0}),
+    ],
+    ids=["plain", "no noise", "tp 4", "one worker", "uneven and lossy", "two hosts"],
+)
+def test_a_slow_member_is_named_with_its_rank_and_gain(
+    tmp_path: Path, plant: SlowMember, rank: int, changed: dict[str, object]
+) -> None:
+    report, [gain_s] = _analysed(tmp_path, plants=(plant,), **changed)
+    verdict, where = report.verdict, report.verdict.where
+    assert (verdict.cause, verdict.scope) == (MEMBER, "tp_group")
+    assert (where.rank, where.dp_rank, where.stage, where.tp_rank) == (
+        rank,
+        plant.dp_rank,
+        plant.stage,
+        plant.tp_rank,
+    )
+    assert verdict.gain_s_per_step == pytest.approx(gain_s, rel=0.03)
+    assert _named(report) == {MEMBER}
+    cause = report.causes[0]
+    assert cause.detail["members"] == [[rank, plant.dp_rank, plant.stage]]
+    assert cause.detail["forward_compute_ratio"] == pytest.approx(plant.factor, rel=0.05)
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.02, 0.1])
+def test_members_that_differ_by_chance_are_no_cause(tmp_path: Path, noise: float) -> None:
+    report, _ = _analysed(tmp_path, noise=noise, tp=4)
+    assert MEMBER not in {cause.cause for cause in report.causes}
+    assert report.verdict.cause == "none"
+
+
+def test_a_worker_whose_members_are_all_slow_stays_a_worker(tmp_path: Path) -> None:
+    report, [gain_s] = _analysed(tmp_path, plants=(Plant(1, 1.6, 0),))
+    assert report.verdict.cause == "worker"
+    assert report.verdict.gain_s_per_step == pytest.approx(gain_s, rel=0.03)
+    assert "its 2 tp members move together" in report.verdict.text
+    assert MEMBER not in {cause.cause for cause in report.causes}
+
+
+def test_a_worker_and_a_member_of_another_are_two_causes(tmp_path: Path) -> None:
+    plants = (SlowMember(1, 0, 1, 2.2), Plant(0, 1.4, 0))
+    report, gains_s = _analysed(tmp_path, plants=plants, dp=3, pp=1)
+    causes = {cause.cause: cause for cause in report.causes}
+    assert (causes[MEMBER].where.rank, causes["worker"].where.dp_rank) == (3, 0)
+    assert causes[MEMBER].gain_s_per_step == pytest.approx(gains_s[0], rel=0.03)
+    fixed = report.what_if([f"cause={MEMBER}", "cause=worker"])
+    assert fixed.gain_s_per_step > causes[MEMBER].gain_s_per_step
+    assert "rank 3 comes to the collectives of its worker when the other members do" in fixed.text
+
+
+def test_members_of_two_workers_that_hide_behind_each_other_are_one_cause(tmp_path: Path) -> None:
+    plants = (SlowMember(0, 0, 1, 1.6), SlowMember(2, 0, 0, 1.6))
+    report, _ = _analysed(tmp_path, plants=plants, dp=4)
+    [cause] = [cause for cause in report.causes if cause.cause == MEMBER]
+    assert sorted(cause.detail["members"]) == [[1, 0, 0], [4, 2, 0]]
+    text = report.verdict.text
+    assert "tensor-parallel members: ranks 1 and 4, of workers (dp 0, stage 0) and (dp 2, stage 0)" in text
+    assert "take the machines of ranks 1 and 4 out" in text
+
+
+def test_a_pause_of_one_member_is_that_pause(tmp_path: Path) -> None:
+    report, _ = _analysed(tmp_path, plants=(Pauses("gc", 80.0, 0.6, dp_rank=1, stage=0),))
+    assert report.verdict.cause == "gc"
+    assert MEMBER not in _named(report)
+
+
+def test_a_member_without_a_file_is_said_and_nobody_named_for_it(tmp_path: Path) -> None:
+    report, _ = _analysed(tmp_path, plants=(SlowMember(1, 0, 1, 1.8),), missing_ranks=(3,))
+    assert MEMBER not in {cause.cause for cause in report.causes}
+    words = "of the members of worker (dp 1, stage 0), which were not all recorded"
+    assert any(words in line for line in report.fidelity.left_out)
+    assert "its 2 tp members cannot be told apart" in report.verdict.text
+
+
+def test_clocks_of_two_hosts_that_nothing_bounds_tell_nothing(tmp_path: Path) -> None:
+    """Two ranks on two hosts, whose collectives are of no kind that says something about clocks."""
+    changed = {"dp": 1, "pp": 1, "hosts": 2, "clock_offset_ms": 50.0, "plants": (SlowMember(0, 0, 1, 1.6),)}
+    report, _ = _analysed(tmp_path, **changed)
+    assert report.fidelity.clock_bound_s is not None or MEMBER not in {cause.cause for cause in report.causes}
+
+
+def test_plants_of_members_are_checked() -> None:
+    assert parse_plant("tp_member=1,0,2:1.5") == SlowMember(1, 0, 2, 1.5)
+    assert str(SlowMember(1, 0, 2, 1.5)) == "tp_member=1,0,2:1.5"
+    with pytest.raises(SynthError, match="tp_member=DP,STAGE,TP:FACTOR"):
+        parse_plant("tp_member=1,0:1.5")
+    wrong: list[tuple[AnyPlant, dict[str, int], str]] = [
+        (SlowMember(0, 0, 2, 1.5), {}, "no tp rank 2"),
+        (SlowMember(0, 0, 1, 1.5), {"tp_collectives": 0}, "give tp_collectives"),
+        (SlowMember(0, 5, 1, 1.5), {}, "no stage 5"),
+    ]
+    for plant, changed, words in wrong:
+        with pytest.raises(SynthError, match=words):
+            dataclasses.replace(SPEC, plants=(plant,), **changed)  # type: ignore[arg-type]
+    with pytest.raises(SynthError, match="tp 1"):
+        dataclasses.replace(SPEC, tp=1)
+
+
+def _ops(*rows: tuple[int, int, int, int], waited: int = 1, source: str = "wait_return") -> OpColumns:
+    """Ops of one rank: kind, start, end, number in the communicator 0."""
+    columns = np.array(rows, np.int64).reshape(-1, 4)
+    none = np.full(len(columns), -1)
+    own = {
+        "rank": none * 0,
+        "kind": columns[:, 0],
+        "start_ns": columns[:, 1],
+        "end_ns": columns[:, 2],
+        "comm_seq": columns[:, 3],
+        "comm": np.where(columns[:, 3] > 0, 0, -1),
+        "waited": np.full(len(columns), waited),
+        "time_source": np.full(len(columns), TIME_SOURCE_NAMES.index(source)),
+    }
+    names = [field.name for field in dataclasses.fields(OpColumns)]
+    return OpColumns(**{name: own.get(name, none) for name in names})
+
+
+FORWARD, GC = COMPUTES[0], KIND_NUMBERS["gc"]
+
+
+def _times(ops: OpColumns, collectives: OpColumns) -> list[tuple[int, int, int]]:
+    found: MemberTimes = member_times(ops, collectives, 10)
+    return sorted(zip(found.row.tolist(), found.start_ns.tolist(), found.work_ns.tolist(), strict=True))
+
+
+def test_own_work_is_from_the_end_of_one_collective_to_the_start_of_the_next() -> None:
+    ops = _ops((FORWARD, 100, 200, 0))
+    collectives = _ops((COLLECTIVE, 130, 150, 1), (COLLECTIVE, 180, 185, 2))
+    assert _times(ops, collectives) == [(10, 130, 30), (10, 180, 30), (10, 200, 15)]
+
+
+def test_a_collective_that_is_waited_for_later_does_not_keep_its_rank_from_work() -> None:
+    ops = _ops((FORWARD, 100, 200, 0))
+    overlapping = _ops((COLLECTIVE, 130, 190, 1), (COLLECTIVE, 160, 192, 2))
+    assert _times(ops, overlapping) == [(10, 130, 30), (10, 160, 30), (10, 200, 8)]
+
+
+def test_pauses_of_the_host_are_no_work() -> None:
+    ops = _ops((FORWARD, 100, 200, 0), (GC, 110, 125, 0), (GC, 120, 128, 0), (GC, 195, 230, 0))
+    assert _times(ops, _ops((COLLECTIVE, 150, 160, 1))) == [(10, 150, 32), (10, 200, 35)]
+
+
+@pytest.mark.parametrize(
+    "collectives",
+    [
+        _ops((COLLECTIVE, 210, 220, 1)),
+        _ops((COLLECTIVE, 130, 150, 1), waited=0),
+        _ops((COLLECTIVE, 130, 150, 1), source="gpu_event"),
+        _ops(),
+    ],
+    ids=["behind the compute", "nobody waited", "of another clock", "none"],
+)
+def test_what_is_no_meeting_within_a_compute_says_nothing(collectives: OpColumns) -> None:
+    assert _times(_ops((FORWARD, 100, 200, 0)), collectives) == []
