@@ -209,7 +209,7 @@ class StragglerDetector(Tool):
     has_region = True
     name, how, is_slow = (
         "nvidia-resiliency-ext",
-        "Detector.detection_section(name, profile_cuda=False) around each region",
+        "Detector.detection_section(name, profile_cuda=False) around each region; without its CUPTI part",
         True,
     )
 
@@ -235,7 +235,7 @@ class TraceML(Tool):
     has_region = True
     name, how, is_slow = (
         "TraceML",
-        "trace_step(model) and its own patches of forward, backward, optimizer; no regions by hand",
+        "trace_step(model), its patches of forward, backward, optimizer, no regions by hand; no aggregator, no threads",
         True,
     )
 

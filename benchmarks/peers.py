@@ -42,6 +42,8 @@ _SAMPLED_STEP = 1_000_000
 _BURST, _SLOW_BURST = 1000, 50
 #: Length of a step in ms → steps of a block, those before that are not counted. Mixtures have whole tens.
 _BLOCKS = {1: (20, 6), 10: (10, 3), 100: (4, 1)}
+#: Length of a step in ms → its share of the time.
+_SHARES = {1: 0.2, 10: 0.3, 100: 0.5}
 _FEWEST_ROUNDS = 5
 T = TypeVar("T")
 _PACKAGES = ("torch", "nvtx", "opentelemetry-sdk", "nvidia-resiliency-ext", "traceml-ai")
@@ -82,7 +84,7 @@ class Peers:
 
 
 def measure(seconds: float, smoke: bool) -> Peers:
-    """All of it; `seconds` is for the steps, shared out evenly among their lengths."""
+    """All of it; `seconds` is for the steps."""
     peers = Peers(tools=all_tools())
     try:
         torch = importlib.import_module("torch")
@@ -97,7 +99,9 @@ def measure(seconds: float, smoke: bool) -> Peers:
     try:
         measure_regions(peers, 1 if smoke else 30)
         for length_ms in (1,) if smoke else SIZES:
-            measure_steps(peers, length_ms, 0.0 if smoke else seconds / len(SIZES), 1 if smoke else _FEWEST_ROUNDS)
+            measure_steps(
+                peers, length_ms, 0.0 if smoke else _SHARES[length_ms] * seconds, 1 if smoke else _FEWEST_ROUNDS
+            )
     finally:
         torch.set_num_threads(threads)
     if smoke:

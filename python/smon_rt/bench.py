@@ -122,6 +122,7 @@ def measure(
     Each round runs bare steps (nothing is recorded, no hook is in) and recorded ones, sampled and not, in random order;
     with or without torch. What `step_fn` records itself, by `smon_rt.span` or `smon_rt.step`, counts; without a step of
     its own each call is one. Afterwards the process is as before: recording is off, hooks that were attached are in.
+    Process groups that exist keep their hooks in bare steps too, switched off.
 
     Args:
         step_fn: does one training step; it is called some hundred times. What it raises is raised here.
