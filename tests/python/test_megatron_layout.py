@@ -122,6 +122,22 @@ for iteration in (500, 501, 502):
     assert reasons(trace)["iteration"] == ""
 
 
+def test_an_iteration_that_does_not_move_is_counted_on(job: RecordedJob) -> None:
+    trace = record(
+        job,
+        """
+from smon_rt.integrations.megatron import passes
+where = types.SimpleNamespace(curr_iteration=500)
+sys.modules['megatron.training.global_vars'] = types.SimpleNamespace(_GLOBAL_ARGS=where)
+for _ in range(19):
+    train(microbatches=1)
+    passes.optimizer_stepped()
+""",
+    )
+    assert [step for step, _, _ in ids_of(trace, "forward_compute")] == [500] * 16 + [501, 502, 503]
+    assert "stays at 500" in reasons(trace)["iteration"]
+
+
 def test_a_script_that_says_its_steps_is_believed(job: RecordedJob) -> None:
     trace = record(
         job,

@@ -64,8 +64,9 @@ def describe(schedule: str, call: dict[str, Any]) -> Pipeline | None:
         microbatch_count=microbatches,
         schedule=f"combined_{name}" if is_combined else name,
     )
-    found_layout(layout)
-    _say_expert_parallel()
+    if layout != known_layout():
+        found_layout(layout)
+        _say_expert_parallel()
     if layout.stage < 0 or layout.pp_size == 1 or is_combined or call.get("adjust_tensor_shapes_fn") is not None:
         return None
     group_size = getattr(config, "microbatch_group_size_per_vp_stage", None) or layout.pp_size

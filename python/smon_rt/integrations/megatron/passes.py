@@ -19,8 +19,8 @@ from smon_rt.integrations.torch import compute
 
 __all__ = ["begin", "begin_unrecorded", "end", "forget", "optimizer_stepped", "running", "step_ended"]
 
-#: So many passes without an optimizer that is seen, at the first: then there is none to be seen.
-_MOST_PASSES_UNSEEN = 16
+#: So many passes in one step, and there is no optimizer to be seen, or the script's number does not move.
+_MOST_PASSES = 16
 
 
 #: Of computes that come without a pass.
@@ -44,6 +44,7 @@ class _Steps:
     is_open = False
     """The step is one of ours."""
     number: int | None = None
+    does_number_move = True
     has_optimizer_stepped = False
     is_optimizer_seen = False
     is_each_pass = False
@@ -97,6 +98,7 @@ def forget() -> None:
         state.end_step()
     _Steps.is_open = _Steps.is_optimizer_seen = _Steps.is_each_pass = switch.is_stepped_by_framework = False
     _Steps.number = None
+    _Steps.does_number_move = True
     step_ended()
 
 
@@ -104,13 +106,15 @@ def _begin_step() -> None:
     if switch.is_stepped_by_script:
         native.set_fact("hook.megatron.iteration", "")
         return
-    number, reason = layout.iteration()
+    number, reason = layout.iteration() if _Steps.does_number_move else (None, "")
     if _Steps.is_open and not _is_next(number):
         return
     if _Steps.is_open:
         state.end_step()
     else:
         native.set_fact("hook.megatron.iteration", reason)
+    if not _Steps.does_number_move:
+        number = None
     switch.is_stepped_by_framework = True
     _Steps.is_open, _Steps.number = True, number
     state.begin_step(number)
@@ -121,10 +125,15 @@ def _is_next(number: int | None) -> bool:
     if number is not None and _Steps.number is not None and number != _Steps.number:
         return True
     if number is not None and number == _Steps.number:
-        return False
+        if not _Steps.has_optimizer_stepped or _Steps.passes < _MOST_PASSES:
+            return False
+        _Steps.does_number_move = False
+        native.set_fact("hook.megatron.iteration", f"counted on, since the script's iteration stays at {number}")
+        state.say_once(f"the script's iteration stays at {number}: steps are counted on from there")
+        return True
     if _Steps.has_optimizer_stepped:
         return True
-    if not (_Steps.is_optimizer_seen or _Steps.is_each_pass) and _Steps.passes >= _MOST_PASSES_UNSEEN:
+    if not (_Steps.is_optimizer_seen or _Steps.is_each_pass) and _Steps.passes >= _MOST_PASSES:
         state.say_once("no optimizer is seen: each pass of a schedule that trains is a step from here on")
         _Steps.is_each_pass = True
     return _Steps.is_each_pass
