@@ -33,7 +33,7 @@ COSTS_RATIO = 0.05
 NAMED_GAIN_RATIO, NAMED_LOW_RATIO = 0.03, 0.01
 #: The gain may be off by so much: of the truth, or of the fault-free step.
 GAIN_ERROR_RATIO, STEP_ERROR_RATIO = 0.03, 0.005
-_PLACED = ("worker", "stage")
+_PLACED = ("worker", "stage", "tensor_parallel_member")
 
 
 @dataclass(frozen=True)
@@ -175,7 +175,7 @@ def _named(report: Report) -> list[dict[str, Any]]:
 
 
 def _is_of(entry: dict[str, Any], cause: str, where: dict[str, int]) -> bool:
-    """Whether an entry of the report is this planted cause: a worker or a stage must also be the right one."""
+    """Whether an entry of the report is this planted cause: a worker, member or stage must also be the right one."""
     if entry["cause"] != cause:
         return False
     return cause not in _PLACED or all(entry["where"][name] == value for name, value in where.items())
@@ -183,8 +183,9 @@ def _is_of(entry: dict[str, Any], cause: str, where: dict[str, int]) -> bool:
 
 def _says_where(entry: dict[str, Any], fact: dict[str, Any], pp: int) -> bool:
     """Whether an entry has the coordinates of a plant and no others: what is everywhere has no place."""
-    said = {name: entry["where"][name] for name in ("dp_rank", "stage", "peer_stage")}
-    planted = {"dp_rank": None, "stage": None, "peer_stage": None, **fact["where"]}
+    names = ("dp_rank", "stage", "peer_stage", "tp_rank")
+    said = {name: entry["where"][name] for name in names}
+    planted = {**dict.fromkeys(names), **fact["where"]}
     if fact["cause"] == "pp_communication":
         # A link has two ends, whichever comes first.
         planted["stage"], planted["peer_stage"] = sorted((planted["stage"], (planted["stage"] + 1) % pp))

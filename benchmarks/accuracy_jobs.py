@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from smon_rt.synth import JobSpec, LongSequences, Pauses, Plant, SlowGroup, SlowLaunch, SlowLink
+from smon_rt.synth import JobSpec, LongSequences, Pauses, Plant, SlowGroup, SlowLaunch, SlowLink, SlowMember
 from smon_rt.synth.plants import AnyPlant
 
 Random = np.random.Generator
@@ -101,6 +101,11 @@ def _launch_of_all(random: Random, spec: JobSpec) -> AnyPlant:
     return SlowLaunch(round(float(random.uniform(1, 3)), 1))
 
 
+def _member(random: Random, spec: JobSpec) -> AnyPlant:
+    dp_rank, stage, tp_rank = (int(random.integers(size)) for size in (spec.dp, spec.pp, spec.tp))
+    return SlowMember(dp_rank, stage, tp_rank, round(float(random.uniform(1.3, 2.0)), 2))
+
+
 _PLAIN = JobSpec(dp=4, pp=4, microbatches=8, steps=20, noise=0.02, comm_noise=0.05)
 _DEEP = dataclasses.replace(_PLAIN, dp=3, pp=6, microbatches=12, steps=12)
 _WIDE = dataclasses.replace(_PLAIN, dp=16, pp=2, microbatches=6, steps=16)
@@ -114,6 +119,9 @@ _LOSSY = dataclasses.replace(_PLAIN, drop_ratio=0.005)
 _MISSING = dataclasses.replace(_PLAIN, missing_ranks=(5,))
 _UNEVEN = dataclasses.replace(_PLAIN, fewer_microbatches=2)
 _TP = dataclasses.replace(_PLAIN, tp=2, steps=12)
+#: Jobs whose tp members meet in each compute.
+_MEMBERS = dataclasses.replace(_TP, tp_collectives=4, noise=0.03)
+_MORE_MEMBERS = dataclasses.replace(_MEMBERS, dp=2, pp=2, tp=4)
 
 
 def _missing(*ranks: int, **changed: Any) -> JobSpec:
@@ -187,6 +195,26 @@ _MIXED: list[tuple[str, JobSpec, tuple[Recipe, ...]]] = [
     ("stage, data, link", _PLAIN, (_last_stage, _data, _links)),
 ]
 
+#: Came later than the others, and have the seeds after theirs: group, name, job, what is planted in it.
+_OF_MEMBERS: list[tuple[str, str, JobSpec, tuple[Recipe, ...]]] = [
+    ("single", "tensor_parallel_member: plain", _MEMBERS, (_member,)),
+    ("single", "tensor_parallel_member: tp 4", _MORE_MEMBERS, (_member,)),
+    ("single", "tensor_parallel_member: one worker", dataclasses.replace(_MORE_MEMBERS, dp=1, pp=1), (_member,)),
+    ("single", "tensor_parallel_member: dp only", dataclasses.replace(_MEMBERS, dp=8, pp=1), (_member,)),
+    ("single", "tensor_parallel_member: uneven", dataclasses.replace(_MEMBERS, fewer_microbatches=2), (_member,)),
+    ("single", "tensor_parallel_member: lossy", dataclasses.replace(_MEMBERS, drop_ratio=0.005), (_member,)),
+    ("single", "tensor_parallel_member: clocks", dataclasses.replace(_MEMBERS, **_HOSTS), (_member,)),
+    ("single", "worker: tp, all members", _MEMBERS, (_worker,)),
+    ("single", "stage: tp, all members", _MEMBERS, (_last_stage,)),
+    ("mixed", "mixed: member, gc", _MEMBERS, (_member, _gc)),
+    ("mixed", "mixed: member, sequences", _MEMBERS, (_member, _sequences)),
+    ("mixed", "mixed: member, stage", _MORE_MEMBERS, (_member, _stage)),
+    ("mixed", "mixed: member, launch", _MEMBERS, (_member, _launch_of_all)),
+    ("healthy", "healthy: tp members, 5 %", dataclasses.replace(_MEMBERS, noise=0.05), ()),
+    ("healthy", "healthy: tp 4, 10 %", dataclasses.replace(_MORE_MEMBERS, noise=0.1), ()),
+    ("healthy", "healthy: tp members, heavy tail", dataclasses.replace(_MEMBERS, tail_ratio=0.005), ()),
+]
+
 _HEALTHY: list[tuple[str, JobSpec]] = [
     ("no noise", dataclasses.replace(_PLAIN, noise=0.0, comm_noise=0.0)),
     ("plain", _PLAIN),
@@ -226,7 +254,7 @@ _MISSING_RANKS: list[tuple[str, JobSpec]] = [
 #: One of each kind of fault, small enough for every run of the tests.
 _SMOKE = {
     *("worker: plain", "worker: clocks", "stage: plain, last", "stage: missing rank", "sequence_length: plain"),
-    *("gc: dp only", "host_launch_delay: one worker", "mixed: worker, sequences"),
+    *("gc: dp only", "host_launch_delay: one worker", "mixed: worker, sequences", "tensor_parallel_member: plain"),
     *("healthy: plain", "healthy: 5 %", "missing ranks: healthy, other host", "missing ranks: worker, rank 1"),
 }
 
@@ -252,3 +280,4 @@ def _recipes() -> Iterator[tuple[str, str, JobSpec, tuple[Recipe, ...]]]:
         yield "healthy", f"healthy: {name}", spec, ()
     for name, spec in _MISSING_RANKS:
         yield "missing", f"missing ranks: {name}", spec, ()
+    yield from _OF_MEMBERS

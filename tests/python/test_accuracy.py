@@ -20,7 +20,7 @@ def test_the_jobs_that_must_be_right_are() -> None:
     done = accuracy("--smoke")
     assert done.returncode == 0, done.stdout + done.stderr
     lines = done.stdout.splitlines()
-    assert len(lines) == 12
+    assert len(lines) == 13
     assert all("] right  " in line for line in lines)
 
 
