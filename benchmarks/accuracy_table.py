@@ -39,8 +39,8 @@ def _head(grades: Sequence[JobGrade], seeds_from: int, took_s: float) -> list[st
         "by the generator's own simulator, which shares nothing with the engine. A cause *counts* when that is at",
         "least 5 % of the fault-free step. It is *named* when the report gives it a gain of at least 3 % of the step",
         "whose 95 % interval stays above 1 %; a worker, its member or a stage must be the right one. The gain is",
-        "*right* within 3 % of the truth or 0.5 % of the fault-free step, whichever is more. Without long sequences each",
-        "microbatch takes what the median one does. `make accuracy SEEDS_FROM=N` grades other jobs",
+        "*right* within 3 % of the truth or 0.5 % of the fault-free step, whichever is more. Without long sequences",
+        "each microbatch takes what the median one does. `make accuracy SEEDS_FROM=N` grades other jobs",
         "of the same kinds: other draws, places and sizes; it prints the page and writes no file.",
         "",
     ]
