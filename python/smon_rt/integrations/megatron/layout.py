@@ -67,10 +67,23 @@ def describe(schedule: str, call: dict[str, Any]) -> Pipeline | None:
     if layout != known_layout():
         found_layout(layout)
         _say_expert_parallel()
-    if layout.stage < 0 or layout.pp_size == 1 or is_combined or call.get("adjust_tensor_shapes_fn") is not None:
+    rank, size = _place(layout, call)
+    if rank < 0 or size == 1 or is_combined or _has_other_messages(call):
         return None
-    group_size = getattr(config, "microbatch_group_size_per_vp_stage", None) or layout.pp_size
-    return Pipeline(layout.stage, layout.pp_size, chunks, microbatches, group_size if chunks > 1 else microbatches)
+    group_size = getattr(config, "microbatch_group_size_per_vp_stage", None) or size
+    return Pipeline(rank, size, chunks, microbatches, group_size if chunks > 1 else microbatches)
+
+
+def _place(layout: Layout, call: dict[str, Any]) -> tuple[int, int]:
+    """Stage of this rank and how many there are, of the group that its messages go over."""
+    group = getattr(call.get("p2p_communicator"), "pp_group", None)
+    return (layout.stage, layout.pp_size) if group is None else (int(group.rank()), int(group.size()))
+
+
+def _has_other_messages(call: dict[str, Any]) -> bool:
+    """Several tensors a message, or stages that are not in a row (pipelines of several modules, core 0.20)."""
+    is_multiple = any("MultiModule" in type(call.get(name)).__name__ for name in ("pg_collection", "p2p_communicator"))
+    return is_multiple or call.get("adjust_tensor_shapes_fn") is not None
 
 
 def _config(call: dict[str, Any]) -> Any:
