@@ -31,7 +31,10 @@ def leave_garbage(count, size=0):
         one.other, other.other, one.ballast = other, one, bytearray(size)
 """
 _BEFORE = "before = gc.get_threshold(), gc.isenabled(), gc.get_freeze_count()\n"
-_AS_BEFORE = "assert (gc.get_threshold(), gc.isenabled(), gc.get_freeze_count()) == before\n"
+_AS_BEFORE = """
+assert (gc.get_threshold(), gc.isenabled()) == before[:2]
+assert gc.get_freeze_count() <= before[2]  # 3.12 has frozen some of its own
+"""
 
 
 def steps_of(trace: RankTrace, origin: str) -> list[tuple[int, int]]:
@@ -169,7 +172,7 @@ module("megatron.training.global_vars", get_args=lambda: arguments)
 with smon_rt.gc.plan(3, warmup_steps=1):
     steps(0, 12)
     status = smon_rt.gc.status()
-    assert gc.isenabled() and gc.get_freeze_count() == 0
+    assert gc.isenabled() and gc.get_freeze_count() < 5000
 assert status.state == "left to others" and status.planned == 0, status
 assert "Megatron's --manual-gc (interval 50)" in status.conflicts[0]
 arguments.manual_gc = False
@@ -234,23 +237,24 @@ def test_ranks_agree_on_a_measured_interval(torch_job: TorchJob) -> None:
     torch_job.run(
         _GARBAGE,
         """
-        from smon_rt.gc import planner, publishing
-        publishing.POLL_S, planner._MARGIN_POLLS = 0.02, 50
+        from smon_rt.gc import measuring, planner, publishing
+        publishing.POLL_S, measuring._MUST_AGREE = 0.02, 10**9
+        planner.Planner._margin_steps = lambda self, step_time_s: 40
+        def has_heard(plan):
+            channel = plan._channel
+            return not channel._outgoing if RANK == 0 else channel._incoming or plan._next
         gc.unfreeze()  # as whoever forked this process has frozen
         init()
         start()
         smon_rt.gc.plan("auto", warmup_steps=2, memory_limit_bytes=8 << 30)
-        number = end = 0
-        have_all = torch.zeros(1)
-        while not end or number < end:
+        for number in range(200):
             with smon_rt.step(number):
-                leave_garbage(300)
-                have_all[0] = float(smon_rt.gc.status().interval_steps != 100)
-                dist.all_reduce(have_all, dist.ReduceOp.MIN)
-            number += 1
-            if not end and have_all.item():
-                end = number + 120
-            assert number < 20_000
+                leave_garbage(2000)
+                if number == 40:  # however slow this machine is just now: rank 0 has chosen in step 22, for step 62
+                    deadline = time.monotonic() + 60
+                    while not has_heard(smon_rt.gc._Active.planner) and time.monotonic() < deadline:
+                        threading.Event().wait(0.005)
+                dist.all_reduce(torch.zeros(1))
         status = smon_rt.gc.status()
         assert status.state == "planning" and not status.conflicts, status
         assert status.unplanned == status.guard == status.late == 0, status
@@ -266,8 +270,8 @@ def test_ranks_agree_on_a_measured_interval(torch_job: TorchJob) -> None:
     plans = [trace.identity.environment["gc_plan"] for trace in (first, second)]
     assert plans[0] == plans[1]
     interval = int(plans[0].split()[1])
-    assert interval != 100
-    assert all(step % interval == 0 for step, _ in planned[-2:])
+    assert interval < 100
+    assert [step for step, _ in planned[3:]] == [step for step in range(62, 200) if step % interval == 0]
 
 
 @needs_torch

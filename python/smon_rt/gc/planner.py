@@ -26,6 +26,8 @@ __all__ = ["Options", "Planner"]
 _MOST_CONFLICTS = 20
 #: Polls of the other ranks that fit between a choice and its step.
 _MARGIN_POLLS = 3
+#: 3.12 freezes some hundred objects of its own as it starts.
+_FROZEN_BY_PYTHON = 5_000
 #: A full collection that takes so much longer than the one before has found what was frozen.
 _THAWED_RATIO, _THAWED_S = 5, 0.01
 
@@ -77,6 +79,7 @@ class Planner:
         self._last_full_s: float | None = None
         self._was_enabled = gc.isenabled()
         self._is_frozen = False
+        self._frozen_count = 0
 
     # Steps
 
@@ -101,13 +104,14 @@ class Planner:
         """What is there now lives on, mostly: later collections need not look at it."""
         if not self._was_enabled:
             self.conflict("garbage collection was disabled already, and will be when the plan stops")
-        if gc.get_freeze_count():
+        if gc.get_freeze_count() > _FROZEN_BY_PYTHON:
             self.conflict("objects were frozen already: they stay so when the plan stops")
         else:
             self._is_frozen = True
         garbage.listeners.append(self.collected)
         self._collect(2, "planned")
         gc.freeze()
+        self._frozen_count = gc.get_freeze_count()
         gc.disable()
         self._last_full_s = None  # that one was of everything
         self.guard.set_out(anonymous_bytes())
@@ -184,7 +188,7 @@ class Planner:
         self._last_full_s = done.pause_s
         if before is None or not self._is_frozen or done.pause_s < max(_THAWED_RATIO * before, _THAWED_S):
             return
-        if gc.get_freeze_count() == 0:
+        if gc.get_freeze_count() < self._frozen_count / 2:
             gc.freeze()
             self._last_full_s = before
             self.conflict("objects were unfrozen by somebody (as around a CUDA graph's capture): frozen again")

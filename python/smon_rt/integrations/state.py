@@ -71,7 +71,10 @@ def begin_step(number: int | None) -> None:
 def step_begun(number: int | None) -> None:
     """Tells whoever acts by the step's number. Never raises."""
     try:
-        switch.step = switch.step + 1 if number is None else operator.index(number)
+        switch.step = operator.index(number)  # type: ignore[arg-type]
+    except TypeError:  # None, or what the recorder has said is no number
+        switch.step += 1
+    try:
         for hook in on_step_begun:
             hook(switch.step)
     except Exception as error:
