@@ -80,7 +80,8 @@ smon_rt.stop()
         f"planned generation {each.generation}" for each in planned
     ]
     assert trace.identity.environment["gc_plan_counts"] == "planned 7, unplanned 0, guard 0, late 0"
-    assert trace.identity.environment["gc_plan"] == "stopped"
+    plan_words = "every 5 steps, full every 15, since step 2; stopped"
+    assert trace.identity.environment["gc_plan"] == plan_words
 
 
 def test_the_guard_collects_before_the_limit_and_is_named_in_steps_that_are_not_sampled(job: RecordedJob) -> None:
@@ -181,8 +182,13 @@ gc.callbacks.append(lambda phase, info: phase == "stop" and seen.append((k, info
 with smon_rt.gc.plan(100, warmup_steps=0):
     for k in range(1, 12):
         with smon_rt.step(k): pass
-gc.callbacks.pop()
 assert seen == [(1, 2), (3, 2), (7, 2), (11, 2)], seen
+seen.clear()
+with smon_rt.gc.plan(3, warmup_steps=0, checkpoint_steps=5):
+    for k in range(1, 11):
+        with smon_rt.step(k): pass
+gc.callbacks.pop()
+assert seen == [(1, 2), (3, 1), (5, 2), (6, 1), (9, 1), (10, 2)], seen
 
 # torchtitan: found after the warm-up, or by what it does.
 class GarbageCollection:

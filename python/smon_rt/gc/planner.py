@@ -292,12 +292,13 @@ class Planner:
 
     def words(self) -> str:
         """The plan in a line."""
-        if self.state != "planning":
+        if self.first_step is None or self.state not in ("planning", "stopped"):
             return self.state
         schedule = self.schedule
+        stopped = "; stopped" if self.state == "stopped" else ""
         why = f" ({schedule.why})" if schedule.why else ""
         full = f"full every {schedule.interval_steps * schedule.full_every:,}"
-        return f"every {schedule.interval_steps:,} steps, {full}, since step {self.first_step}{why}"
+        return f"every {schedule.interval_steps:,} steps, {full}, since step {self.first_step}{why}{stopped}"
 
     # The end
 
