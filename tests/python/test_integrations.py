@@ -41,6 +41,10 @@ def test_marks_of_spans_are_those_of_the_reader() -> None:
         ("undefined", ""),
         ("", ""),
         ("EMBEDDING_GROUP", ""),
+        ("DATA_PARALLEL_GROUP_WITH_CP_GLOO", "dp"),
+        ("INTRA_PARTIAL_DATA_PARALLEL_GROUP_WITH_CP", "dp"),
+        ("EXPERT_MODEL_PARALLEL_GROUP", "ep"),
+        ("INTRA_DISTRIBUTED_OPTIMIZER_INSTANCE_GROUP", ""),
     ],
 )
 def test_groups_say_their_dimension(description: str, dimension: str) -> None:

@@ -19,13 +19,15 @@ _SYNONYMS: dict[str, tuple[str, ...]] = {
     "ep": ("ep", "expert", "expert_parallel"),
     "world": ("default_pg", "world"),
 }
-#: Of several dimensions at once (flattened meshes), and Megatron's groups: they name a group, but no coordinate.
+#: Of several dimensions at once (flattened meshes), and Megatron's groups: they name a group, but no coordinate. Those
+#: of Megatron that are not here have members in several dimensions, as those of embeddings, norms and experts.
 _GROUP_NAMES = {
     "dp_cp": "dp",
     "dp_shard_cp": "dp",
     "data_parallel_group": "dp",
     "data_parallel_group_with_cp": "dp",
-    "intra_distributed_optimizer_instance_group": "dp",
+    "intra_partial_data_parallel_group_with_cp": "dp",
+    "data_parallel_group_with_cp_ag": "dp",
     "pipeline_model_parallel_group": "pp",
     "tensor_model_parallel_group": "tp",
     "context_parallel_group": "cp",
@@ -41,7 +43,7 @@ def dimension_of(description: str) -> str:
         >>> dimension_of("mesh_pp"), dimension_of("TENSOR_MODEL_PARALLEL_GROUP"), dimension_of("my group")
         ('pp', 'tp', '')
     """
-    name = description.lower().removeprefix("mesh_")
+    name = description.lower().removeprefix("mesh_").removesuffix("_gloo")
     found = _DIMENSIONS.get(name) or _GROUP_NAMES.get(name, "")
     return "dp" if found.startswith("dp_") else found
 

@@ -43,7 +43,8 @@ _FORWARD_STEP = ("forward_step_func", "data_iterator", "model", "num_microbatche
 _BACKWARD_STEP = ("input_tensor", "output_tensor", "output_tensor_grad")
 _COMBINED_STEP = ("forward_step_func", "data_iterator", "f_model", "num_microbatches", "input_tensor")
 _PASS = ("forward_step_func", "data_iterator", "model", "num_microbatches")
-#: Operations that belong to no microbatch: those of evaluation, and within a model.
+#: Operations that belong to no microbatch: those of evaluation, and of the model. What reduces gradients in a backward
+#: says so itself: gradients.py.
 _PLAIN: dict[str, int] = {}
 
 _Call = dict[str, Any]
@@ -142,7 +143,8 @@ def _recorded(original: Method, kind: int, wanted: tuple[str, ...], begins: _Beg
         was_inside = native.is_inside_model()
         native.set_inside_model(True)
         try:
-            result = original(*args, **kwargs)
+            with collectives.override(_PLAIN):
+                result = original(*args, **kwargs)
         except BaseException:
             native.abort(token)
             raise
@@ -161,15 +163,7 @@ def _recorded(original: Method, kind: int, wanted: tuple[str, ...], begins: _Beg
 
 def _forward_step(original: Method) -> Method:
     wanted = ("current_microbatch", "vp_stage", "model", "input_tensor")
-    recorded = _recorded(original, _FORWARD, wanted, _begins_forward, _ends_forward)
-
-    def forward_step(*args: Any, **kwargs: Any) -> Any:
-        if not switch.is_on:
-            return original(*args, **kwargs)
-        with collectives.override(_PLAIN):
-            return recorded(*args, **kwargs)
-
-    return forward_step
+    return _recorded(original, _FORWARD, wanted, _begins_forward, _ends_forward)
 
 
 def _begins_forward(of_pass: PassIds, microbatch: Any, chunk: Any, model: Any, tensors: Any) -> tuple[int, Ids]:
