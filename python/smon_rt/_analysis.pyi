@@ -28,7 +28,8 @@ def analyze(
             group_id int64: ops of one step with the same id >= 0 communicate with each other (-1: no partner); and,
             where they are known, step_start_ns int64, when the worker began the step (a step then takes what it takes
             its slowest worker), and is_waited uint8, who saw a communication end: 0 nobody, 1 the computing thread, 2
-            somebody else. Read in place.
+            somebody else; member_excess_ns int64, what of a compute is the lateness of one of its worker's members. Read
+            in place.
         meta: dp_size (distinct dp_rank values), pp_size, tp_size, cp_size, vpp_size, world_size. For the rules of ids
             also clock_bound_ns, 0 when it is not there: how far clocks of two hosts may be apart. What is off by no
             more is counted neither as an early start nor as a negative transfer.
@@ -63,6 +64,7 @@ def what_if(
         ideal_kinds: names of kinds that take their ideal duration.
         scales: (kind, dp_rank, stage, factor) of durations; -1 is every dp rank or stage.
         fixed_workers, fixed_stages: (dp_rank, stage), and stages, that compute as their peers do.
+        fixed_members: (dp_rank, stage) whose slow members come when the others do; those of fixed_workers do, too.
         fixed_links: (dp_rank or -1, stage, peer_stage) whose messages are as fast as others; fixed_groups: stages whose
             collectives of dp ranks are.
         removed_work: (gc, data_loading or checkpoint; dp_rank, stage, -1 for all) that takes no time.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +11,9 @@ import pytest
 
 from smon_rt.analysis import Report, analyze
 from smon_rt.analysis.smon_member_times import MemberTimes, member_times
+from smon_rt.analysis.smon_members import MemberSkew, member_skew
 from smon_rt.analysis.smon_spans import COLLECTIVE, COMPUTES, OpColumns
+from smon_rt.analysis.smon_workers import merge_members
 from smon_rt.synth import JobSpec, Pauses, Plant, SlowMember, SynthError, make_job, parse_plant
 from smon_rt.synth.plants import AnyPlant
 from smon_rt.trace.kinds import KIND_NUMBERS, TIME_SOURCE_NAMES
@@ -190,3 +193,76 @@ def test_pauses_of_the_host_are_no_work() -> None:
 )
 def test_what_is_no_meeting_within_a_compute_says_nothing(collectives: OpColumns) -> None:
     assert _times(_ops((FORWARD, 100, 200, 0)), collectives) == []
+
+
+@dataclasses.dataclass(frozen=True)
+class _Rank:
+    """A rank of the only worker: what it works before each of its collectives, and in which communicator that is."""
+
+    work_ns: tuple[int, ...]
+    communicators: tuple[int, ...]
+
+
+def _skew(ranks: list[_Rank], members: list[tuple[int, ...]], *, size: int = 0, bound_ns: float = 0.0) -> MemberSkew:
+    """Twelve forwards in three steps, whose collectives end when the last of their communicator has come."""
+    rows: list[dict[str, int]] = []
+    meetings: list[MemberTimes] = []
+    for forward in range(12):
+        at = [10_000 * forward] * len(ranks)
+        came: list[list[tuple[int, int, int, int]]] = [[] for _ in ranks]
+        for place in range(len(ranks[0].work_ns)):
+            start = [begin + rank.work_ns[place] for begin, rank in zip(at, ranks, strict=True)]
+            for number, rank in enumerate(ranks):
+                end = max(start[other] for other in members[rank.communicators[place]])
+                came[number].append((rank.communicators[place], start[number], end, rank.work_ns[place]))
+                at[number] = end
+        for number in range(len(ranks)):
+            rows.append({"rank": number, "step": forward // 4, "start_ns": 10_000 * forward, "end_ns": at[number]})
+            for place, (comm, start_ns, end_ns, work_ns) in enumerate(came[number]):
+                values = (len(rows) - 1, comm, 100 * forward + place, 0, start_ns, end_ns, work_ns)
+                meetings.append(MemberTimes(*(np.array([value]) for value in values)))
+    ops = _ops(*((FORWARD, row["start_ns"], row["end_ns"], 0) for row in rows))
+    ops = ops.replace(
+        rank=np.array([row["rank"] for row in rows]),
+        step=np.array([row["step"] for row in rows]),
+        microbatch=np.array([row["start_ns"] // 10_000 for row in rows]),
+        worker=np.zeros(len(rows), np.int64),
+    )
+    merged = merge_members(ops, np.zeros(1, np.int64))
+    return member_skew(ops, merged, MemberTimes.concatenate(meetings), members, size or len(ranks), {0: bound_ns})
+
+
+def test_cp_members_are_members_too() -> None:
+    """tp 2 × cp 2: ranks 0, 1 and 2, 3 share tp; 0, 2 and 1, 3 share cp. Rank 3 is slow."""
+    members = [(0, 1), (2, 3), (0, 2), (1, 3)]
+    usual, slow = (100, 100, 50, 100), (160, 160, 80, 160)
+    own = [(0, 0, 2, 0), (0, 0, 3, 0), (1, 1, 2, 1), (1, 1, 3, 1)]
+    ranks = [_Rank(slow if number == 3 else usual, communicators) for number, communicators in enumerate(own)]
+    skew = _skew(ranks, members)
+    [[member]] = skew.slow.values()
+    assert member.rank == 3
+    assert member.forward_ratio == pytest.approx(1.6)
+    assert member.backward_ratio is None
+    assert skew.excess_ns.tolist() == [3 * 60 + 30] * 12
+
+
+def test_two_of_four_members_may_be_slow_and_three_may_not() -> None:
+    usual, slow = _Rank((100, 100), (0, 0)), _Rank((150, 150), (0, 0))
+    skew = _skew([usual, slow, usual, slow], [(0, 1, 2, 3)])
+    assert sorted(member.rank for member in skew.slow[0]) == [1, 3]
+    assert skew.excess_ns.tolist() == [100] * 12
+    assert not _skew([usual, slow, slow, slow], [(0, 1, 2, 3)]).slow
+
+
+def test_who_is_late_by_less_than_the_clocks_may_be_apart_is_not_late() -> None:
+    ranks = [_Rank((100, 100), (0, 0)), _Rank((150, 150), (0, 0))]
+    assert _skew(ranks, [(0, 1)], bound_ns=49).slow
+    assert not _skew(ranks, [(0, 1)], bound_ns=50).slow
+    unbound = _skew(ranks, [(0, 1)], bound_ns=math.inf)
+    assert not unbound.slow
+    assert not unbound.compared
+
+
+def test_a_worker_with_a_member_without_a_file_is_not_compared() -> None:
+    skew = _skew([_Rank((100, 100), (0, 0)), _Rank((150, 150), (0, 0))], [(0, 1)], size=4)
+    assert (skew.slow, skew.unknown, skew.excess_ns.any()) == ({}, {0}, False)
