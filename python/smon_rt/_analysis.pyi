@@ -28,8 +28,8 @@ def analyze(
             group_id int64: ops of one step with the same id >= 0 communicate with each other (-1: no partner); and,
             where they are known, step_start_ns int64, when the worker began the step (a step then takes what it takes
             its slowest worker), and is_waited uint8, who saw a communication end: 0 nobody, 1 the computing thread, 2
-            somebody else; member_excess_ns int64, what of a compute is the lateness of one of its worker's members. Read
-            in place.
+            somebody else; member_excess_ns int64, what of a compute is the lateness of a member of its worker. Read in
+            place.
         meta: dp_size (distinct dp_rank values), pp_size, tp_size, cp_size, vpp_size, world_size. For the rules of ids
             also clock_bound_ns, 0 when it is not there: how far clocks of two hosts may be apart. What is off by no
             more is counted neither as an early start nor as a negative transfer.
