@@ -80,6 +80,8 @@ class EmptyWith(Tool):
 class Smon(Tool):
     """smon_rt with a region of the script's own around each part; hooks are out, as nobody else has any."""
 
+    starts = 0
+
     def __init__(self, sample_ratio: float) -> None:
         self.name = f"smon_rt, sample_ratio {sample_ratio:g}"
         self.how = "with smon_rt.step(k), and with smon_rt.span(kind) around each region"
@@ -91,7 +93,9 @@ class Smon(Tool):
     def begin(self, first_steps: int) -> None:
         self._folder = tempfile.TemporaryDirectory()
         options: dict[str, Any] = {"warmup_steps": 0, "always_steps": 0, "integrations": "none"}
-        assert smon_rt.start(self._folder.name, run_id=f"peers-{os.getpid()}", sample_ratio=self._ratio, **options)
+        Smon.starts += 1  # one that is slow to stop, on a busy machine, keeps the memory of its number for a while
+        options |= {"run_id": f"peers-{os.getpid()}", "attempt": Smon.starts}
+        assert smon_rt.start(self._folder.name, sample_ratio=self._ratio, **options)
 
     def end(self) -> None:
         smon_rt.stop(closing_line=False)

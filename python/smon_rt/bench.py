@@ -206,6 +206,7 @@ class _Bench:
     times: dict[str, list[Round]] = field(default_factory=lambda: {arm: [] for arm in ARMS})
     makes_steps: bool | None = None
     """Whether what is measured says itself where its steps are, or hooks do; None until seen."""
+    starts: int = 0
     sampled_steps: int = 0
     recorded_spans: int = 0
     dropped_spans: int = 0
@@ -245,9 +246,11 @@ class _Bench:
                 self.recorded_spans += status["recorded_spans"] - before["recorded_spans"]
 
     def _start(self, sample_ratio: float) -> None:
+        self.starts += 1
         is_on = recording.start(
             self.folder,
             run_id=f"bench-{os.getpid()}",
+            attempt=self.starts,  # one that is slow to stop keeps the memory of its number for a while
             sample_ratio=sample_ratio,
             warmup_steps=0,
             always_steps=0,

@@ -224,7 +224,7 @@ def test_the_command_measures_a_file_and_refuses_others_in_one_line(job: Recorde
     names = [*_FILES, "missing"]
     answer = json.loads(job.run(f"NAMES = {names!r}\n{_COMMANDS}").stdout)
     code, output, errors = answer.pop("good")
-    assert code == 0
+    assert code == 0, errors
     assert json.loads(output)["spans_per_step"] == 1  # stdout holds nothing else
     assert "set up" in errors
     assert "bare step" in errors
