@@ -70,8 +70,12 @@ def rows(trace: RankTrace, *kinds: str, step: int | None = None) -> npt.NDArray[
 
 
 def counts(trace: RankTrace, step: int) -> dict[str, int]:
-    """How many spans of each kind there are in a step; but for collections of garbage, which come when they come."""
-    in_step = trace.spans.kind[(trace.spans.step == step) & (trace.spans.kind != KIND_NAMES.index("gc"))]
+    """How many spans of each kind there are in a step; but for collections of garbage, which come when they come.
+
+    Their measures are metrics.
+    """
+    of_collections = [KIND_NAMES.index("gc"), KIND_NAMES.index("metric")]
+    in_step = trace.spans.kind[(trace.spans.step == step) & ~np.isin(trace.spans.kind, of_collections)]
     return dict(sorted(Counter(KIND_NAMES[kind] for kind in in_step.tolist()).items()))
 
 
