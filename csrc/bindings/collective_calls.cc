@@ -6,6 +6,8 @@
 #include "bindings/collective_hooks.h"
 #include "bindings/collective_issue.h"
 #include "bindings/collective_table.h"
+#include "bindings/hook_functions.h"
+#include "bindings/last_work.h"
 #include "bindings/python_reference.h"
 #include "bindings/recorded_method.h"
 #include "bindings/runtime_arguments.h"
@@ -88,6 +90,14 @@ PyObject* without_arguments(PyObject*, PyObject*) {
   Py_RETURN_NONE;
 }
 
+/// A work that is kept goes with it: the last one of this thread, to which nobody will come back.
+template <void (*function)()>
+PyObject* with_last_work(PyObject*, PyObject*) {
+  function();
+  keep_last_work(nullptr);
+  Py_RETURN_NONE;
+}
+
 bool is_send_of(long kind) {
   return kind == SMON_FORWARD_SEND || kind == SMON_BACKWARD_SEND;
 }
@@ -145,13 +155,15 @@ PyMethodDef g_calls[] = {
     {"end_awaited_at", &end_awaited_at, METH_O, "The operation whose result this tensor is has been waited for."},
     {"has_addresses", &has_addresses_call, METH_NOARGS, "Whether any operation is found by its result."},
     {"end_reductions", &without_arguments<&end_reductions>, METH_NOARGS, "The backward pass has returned."},
-    {"end_unwaited", &without_arguments<&end_unwaited>, METH_NOARGS, "The step has ended."},
-    {"end_all_operations", &without_arguments<&end_all_operations>, METH_NOARGS, "Recording stops."},
+    {"end_unwaited", &with_last_work<&end_unwaited>, METH_NOARGS, "The step has ended."},
+    {"end_all_operations", &with_last_work<&end_all_operations>, METH_NOARGS, "Recording stops."},
     {"expect_transfer", as_method(&expect_transfer_call), METH_FASTCALL, "What the next transfer of a tensor is."},
     {"take_transfer", as_method(&take_transfer_call), METH_FASTCALL, "What was expected, once."},
     {"clear_transfers", &without_arguments<&clear_transfers>, METH_NOARGS, "Forgets what did not come."},
     {"recorded_wait", &recorded_wait, METH_O, "What Work.wait becomes."},
     {"make_collective_hooks", as_method(&make_collective_hooks), METH_FASTCALL, "Hooks of one process group."},
+    {"why_no_hook_functions", &why_no_hook_functions, METH_O, "Why torch cannot take functions of C++; see the stub."},
+    {"make_hook_functions", &make_hook_functions, METH_O, "Such functions, of a group's hooks."},
     {"learn_torch", as_method(&learn_torch), METH_FASTCALL, "What hooks need to know of torch; see the stub."},
     {"know_layout", &know_layout, METH_NOARGS, "This torch is of a version whose layout in memory is known."},
     {"learn_files", as_method(&learn_files_call), METH_FASTCALL, "Files by which callers are told apart."},

@@ -14,6 +14,7 @@
 #include "bindings/collective_issue.h"
 #include "bindings/collective_table.h"
 #include "bindings/forward_state.h"
+#include "bindings/last_work.h"
 #include "bindings/python_reference.h"
 #include "bindings/thread_state.h"
 #include "bindings/torch_attributes.h"
@@ -34,75 +35,59 @@ void keep_in_thread(const Hooks* hooks, std::int64_t op_id, const Begun& begun, 
   place = {hooks, op_id, begun, recording};
 }
 
-/// Of an operation that has been issued; a token of 0: none was begun.
-Begun take_from_thread(const Hooks* hooks, std::int64_t op_id) {
+}  // namespace
+
+Begun take_from_thread(const Hooks& hooks, std::int64_t op_id) {
   Issued& place = t_thread.issued;
-  if (place.group != hooks || place.op_id != op_id || place.begun.token == 0) return take_issued(hooks, op_id);
+  if (place.group != &hooks || place.op_id != op_id || place.begun.token == 0) return take_issued(&hooks, op_id);
   const Begun begun = place.begun;
   place.begun.token = 0;
   return place.recording == g_counts.recording.load(std::memory_order_relaxed) ? begun : Begun{};
 }
 
-/// A transfer in a step that is not sampled, without a word of Python. False: it is something else, and nothing has
-/// been done. Who issues it is not asked: it only tells what else than its wait can end it.
-bool begin_transfer(Hooks* hooks, PyObject* args, std::uint32_t recording) {
-  const PreHookArgs* read = read_before(args);
-  if (read == nullptr || hooks->recording.load(std::memory_order_acquire) != recording) return false;
-  const Operation* operation = find_operation(read->name);
+bool begin_transfer(Hooks& hooks, const PreHookArgs& read, std::uint32_t recording) {
+  if (hooks.recording.load(std::memory_order_acquire) != recording) return false;
+  const Operation* operation = find_operation(read.name);
   if (operation == nullptr || !operation->is_p2p || smon_is_sampled() != 0) return false;
   smon_span_ids ids = SMON_NO_IDS;
-  ids.comm_id = hooks->comm_id.load(std::memory_order_relaxed);
-  ids.peer = hooks->member(read->root);
+  ids.comm_id = hooks.comm_id.load(std::memory_order_relaxed);
+  ids.peer = hooks.member(read.root);
   int kind;
   Label label;
   if (has_transfers()) {
-    if (!take_transfer_of(reinterpret_cast<std::uintptr_t>(read->first_tensor()), operation->is_send, label))
+    if (!take_transfer_of(reinterpret_cast<std::uintptr_t>(read.first_tensor()), operation->is_send, label))
       return false;  // its data may still be known
     kind = label.kind;
     ids.microbatch = label.microbatch;
     ids.chunk = label.chunk;
   } else if (t_thread.kinds == nullptr) {
-    kind = direction(hooks->rank, ids.peer, operation->is_send);
+    kind = direction(hooks.rank, ids.peer, operation->is_send);
   } else {
-    kind = said_kind(read->name);
+    kind = said_kind(read.name);
   }
   close_forward(0);
   Begun begun;
   begun.is_unsampled = true;
   begun.token = begin_operation(kind, ids);
-  if (begun.token != 0) keep_in_thread(hooks, read->op_id, begun, recording);
+  if (begun.token != 0) keep_in_thread(&hooks, read.op_id, begun, recording);
   return true;
 }
 
-[[gnu::noinline]] bool begin_any(Hooks* hooks, PyObject* args, std::uint32_t recording) {
+[[gnu::noinline]] bool begin_any(Hooks& hooks, PyObject* args, std::uint32_t recording) {
   prove_before(args);
-  Issue issue(hooks, args);
+  Issue issue(&hooks, args);
   if (!find_out(issue, recording)) return false;
   if (!issue.operation.is_known) return true;
   close_forward(0);
   issue.begun.token = begin_operation(issue.kind, issue.ids);
-  if (issue.begun.token != 0) keep_in_thread(hooks, issue.op_id, issue.begun, recording);
+  if (issue.begun.token != 0) keep_in_thread(&hooks, issue.op_id, issue.begun, recording);
   return true;
 }
 
-/// Whatever it is that hooks raise goes no further, an interrupt excepted.
-[[gnu::noinline]] PyObject* begin_or_swallow(PyObject* object, PyObject* args, std::uint32_t recording) {
-  if (torch().failed != nullptr && !begin_any(reinterpret_cast<Hooks*>(object), args, recording) && !swallow_error())
-    return nullptr;
-  Py_RETURN_NONE;
-}
-
-[[gnu::hot]] PyObject* before(PyObject* object, PyObject* args) {
-  const std::uint32_t recording = g_counts.recording.load(std::memory_order_relaxed);
-  if (recording != 0 && !begin_transfer(reinterpret_cast<Hooks*>(object), args, recording))
-    return begin_or_swallow(object, args, recording);
-  Py_RETURN_NONE;
-}
-
-/// What ends it is found by what torch has of its work: so nothing of Python is made for it, and nothing kept.
 void issued_unsampled(const Begun& begun, const PostHookArgs& read) {
+  // What ends it is found by what torch has of its work: so nothing of Python is made for it, and nothing kept.
   if (read.work != nullptr) {
-    await(key_of_work(read.work), begun, nullptr);
+    await_without_python(key_of_work(read.work), begun);
   } else {
     end_operation(begun.token, SMON_TIME_HOST, 0);
   }
@@ -122,7 +107,7 @@ void issued_unsampled(const Begun& begun, const PostHookArgs& read) {
   return operation_issued(begun, work.get(), is_coalesced);
 }
 
-[[gnu::noinline]] bool issued_unread(Hooks* hooks, PyObject* args) {
+[[gnu::noinline]] bool issued_unread(Hooks& hooks, PyObject* args) {
   prove_after(args);
   long long op_id;
   if (!read_number(get(torch().post_op_id, args).get(), op_id)) return false;
@@ -130,7 +115,28 @@ void issued_unsampled(const Begun& begun, const PostHookArgs& read) {
   return begun.token == 0 || issued_any(begun, args);
 }
 
-bool issued(Hooks* hooks, PyObject* args) {
+namespace {
+
+Hooks& hooks_in(PyObject* object) {
+  return *reinterpret_cast<Hooks*>(object);
+}
+
+/// Whatever it is that hooks raise goes no further, an interrupt excepted.
+[[gnu::noinline]] PyObject* begin_or_swallow(PyObject* object, PyObject* args, std::uint32_t recording) {
+  if (torch().failed != nullptr && !begin_any(hooks_in(object), args, recording) && !swallow_error()) return nullptr;
+  Py_RETURN_NONE;
+}
+
+[[gnu::hot]] PyObject* before(PyObject* object, PyObject* args) {
+  const std::uint32_t recording = g_counts.recording.load(std::memory_order_relaxed);
+  if (recording == 0) Py_RETURN_NONE;
+  const PreHookArgs* read = read_before(args);
+  if (read == nullptr || !begin_transfer(hooks_in(object), *read, recording))
+    return begin_or_swallow(object, args, recording);
+  Py_RETURN_NONE;
+}
+
+bool issued(Hooks& hooks, PyObject* args) {
   const PostHookArgs* read = read_after(args);
   if (read == nullptr) return issued_unread(hooks, args);
   const Begun begun = take_from_thread(hooks, read->op_id);
@@ -141,8 +147,7 @@ bool issued(Hooks* hooks, PyObject* args) {
 }
 
 [[gnu::hot]] PyObject* after(PyObject* object, PyObject* args) {
-  if ((t_thread.issued.begun.token != 0 || has_issued()) && !issued(reinterpret_cast<Hooks*>(object), args) &&
-      !swallow_error())
+  if ((t_thread.issued.begun.token != 0 || has_issued()) && !issued(hooks_in(object), args) && !swallow_error())
     return nullptr;
   Py_RETURN_NONE;
 }
@@ -176,7 +181,16 @@ PyObject* dropped(PyObject*, PyObject* reference) {
 
 PyMethodDef g_dropped = {"dropped", &dropped, METH_O, "Nobody can wait for this work any more."};
 
+void let_go_of(PyObject* reference) {
+  Py_DECREF(reference);
+}
+
 }  // namespace
+
+Hooks* hooks_of(PyObject* hook) {
+  if (!PyCFunction_Check(hook) || PyCFunction_GET_FUNCTION(hook) != &before) return nullptr;
+  return reinterpret_cast<Hooks*>(PyCFunction_GET_SELF(hook));
+}
 
 bool swallow_error() {
   if (!PyErr_ExceptionMatches(PyExc_Exception)) return false;  // the user's interrupt
@@ -259,7 +273,7 @@ PyObject* exchange_kinds(PyObject*, PyObject* kinds) {
 }
 
 bool set_up_hooks(PyObject* module) {
-  set_up_table();
+  set_up_table(&let_go_of);
   g_hooks_type = reinterpret_cast<PyTypeObject*>(PyType_FromModuleAndSpec(module, &g_hooks_spec, nullptr));
   torch().dropped = PyCFunction_New(&g_dropped, nullptr);
   torch().graph_task = Py_None;

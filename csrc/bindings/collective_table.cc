@@ -4,10 +4,8 @@
 
 #include <algorithm>
 #include <array>
-#include <atomic>
 #include <cstddef>
 #include <mutex>
-#include <new>
 #include <utility>
 #include <vector>
 
@@ -52,10 +50,10 @@ struct alignas(64) Table {
   std::vector<std::uintptr_t> keys;
   std::vector<Awaited> awaited;
   std::uint64_t step = 0;
-  Lock lock;
+  std::mutex lock;
   std::vector<IssuedBefore> issued;
-  std::mutex threads_lock;                 // of what threads that end leave, who have no GIL
-  std::vector<PyObject*> left_by_threads;  // owned: their last works
+  std::vector<PyObject*> left;  // owned, by those who had no GIL
+  void (*let_go)(PyObject*) = nullptr;
 };
 
 Table* g_table = nullptr;  // leaked: threads come here until the process is gone
@@ -64,8 +62,17 @@ Table& table() {
   return *g_table;
 }
 
-using Guard = std::lock_guard<Lock>;
-using ThreadsGuard = std::lock_guard<std::mutex>;
+using Guard = std::lock_guard<std::mutex>;
+
+/// With the GIL, and without the lock.
+void let_go(PyObject* reference) {
+  if (reference != nullptr) table().let_go(reference);
+}
+
+/// Under the lock. Of more than fit, the memory is lost: nothing that is still used goes.
+void leave(Table& table, PyObject* reference) {
+  if (reference != nullptr && table.left.size() < kMaxPending) table.left.push_back(reference);
+}
 
 void publish(const Table& table) {
   g_counts.issued.store(static_cast<std::uint32_t>(table.issued.size()), std::memory_order_relaxed);
@@ -133,22 +140,9 @@ void end_each(Predicate&& is_wanted, End&& end) {
       taken = take(all, static_cast<std::size_t>(found - all.awaited.begin()));
       end(all, taken);
     }
-    Py_XDECREF(taken.reference);
+    let_go(taken.reference);
   }
 }
-
-/// At the end of a thread its last work is left to whoever holds the GIL next.
-struct ThreadEnd {
-  bool is_watched = false;
-  ~ThreadEnd() {
-    PyObject* work = std::exchange(t_thread.last_work, nullptr);
-    if (work == nullptr) return;
-    Table& all = table();
-    const ThreadsGuard guard(all.threads_lock);
-    if (all.left_by_threads.size() < kMaxPending) all.left_by_threads.push_back(work);
-  }
-};
-thread_local ThreadEnd t_end;
 
 }  // namespace
 
@@ -193,38 +187,63 @@ Begun take_issued(const void* group, std::int64_t op_id) {
 namespace {
 
 /// Makes room for what comes under this key. References are let go of without the lock.
-[[gnu::noinline, gnu::cold]] void make_room(Table& all, std::size_t same, std::array<PyObject*, 2>& let_go) {
+[[gnu::noinline, gnu::cold]] void make_room(Table& all, std::size_t same, std::array<PyObject*, 2>& displaced) {
   // One work of several operations, as of coalesced ones; or of another one that lay there, and is gone.
   if (same != kNowhere) {
     const Awaited taken = take(all, same);
     end_as_issued(all, taken);
-    let_go[0] = taken.reference;
+    displaced[0] = taken.reference;
   }
   if (all.awaited.size() >= kMaxPending) {
     const Awaited taken = take(all, 0);
     end_as_issued(all, taken);
-    let_go[1] = taken.reference;
+    displaced[1] = taken.reference;
   }
+}
+
+/// Returns what it displaced.
+[[gnu::hot]] std::array<PyObject*, 2> put(Table& all, std::uintptr_t key, const Begun& begun, PyObject* reference,
+                                          std::int64_t now_ticks) {
+  std::array<PyObject*, 2> displaced{};
+  const std::size_t same = find_key(all, key, 0);
+  if (same != kNowhere || all.awaited.size() >= kMaxPending) [[unlikely]]
+    make_room(all, same, displaced);
+  all.keys.push_back(key);
+  all.awaited.push_back({begun.token, now_ticks, reference, begun.address, all.step, begun.origin == Origin::kEngine});
+  if (begun.address != 0) g_counts.addresses.fetch_add(1, std::memory_order_relaxed);
+  publish(all);
+  return displaced;
+}
+
+/// Nobody asks when an operation had been issued of which nothing is kept.
+std::int64_t issued_ticks(const Begun& begun) {
+  return begun.is_unsampled ? 0 : smon_ticks();
 }
 
 }  // namespace
 
-[[gnu::hot]] void await(std::uintptr_t key, const Begun& begun, PyObject* reference) {
-  const std::int64_t now_ticks = begun.is_unsampled ? 0 : smon_ticks();
-  std::array<PyObject*, 2> let_go{};
+void await(std::uintptr_t key, const Begun& begun, PyObject* reference) {
+  const std::int64_t now_ticks = issued_ticks(begun);
+  std::array<PyObject*, 2> displaced;
   {
     Table& all = table();
     const Guard guard(all.lock);
-    const std::size_t same = find_key(all, key, 0);
-    if (same != kNowhere || all.awaited.size() >= kMaxPending) [[unlikely]]
-      make_room(all, same, let_go);
-    all.keys.push_back(key);
-    all.awaited.push_back(
-        {begun.token, now_ticks, reference, begun.address, all.step, begun.origin == Origin::kEngine});
-    if (begun.address != 0) g_counts.addresses.fetch_add(1, std::memory_order_relaxed);
-    publish(all);
+    displaced = put(all, key, begun, reference, now_ticks);
   }
-  for (PyObject* one : let_go) Py_XDECREF(one);
+  for (PyObject* one : displaced) let_go(one);
+}
+
+[[gnu::hot]] void await_without_python(std::uintptr_t key, const Begun& begun) {
+  const std::int64_t now_ticks = issued_ticks(begun);
+  Table& all = table();
+  const Guard guard(all.lock);
+  for (PyObject* one : put(all, key, begun, nullptr, now_ticks)) leave(all, one);
+}
+
+void leave_reference(PyObject* reference) {
+  Table& all = table();
+  const Guard guard(all.lock);
+  leave(all, reference);
 }
 
 std::uintptr_t make_key() {
@@ -244,7 +263,7 @@ smon_token take_found(Find&& find) {
     if (found == kNowhere) return 0;
     taken = take(all, found);
   }
-  Py_XDECREF(taken.reference);
+  let_go(taken.reference);
   return taken.token;
 }
 
@@ -275,7 +294,7 @@ void end_dropped(const PyObject* reference) {
     taken = take(all, found);
     end_as_issued(all, taken);
   }
-  Py_XDECREF(taken.reference);
+  let_go(taken.reference);
 }
 
 [[gnu::hot]] void end_operation(smon_token token, smon_time_source source, std::uint16_t flags) {
@@ -308,13 +327,18 @@ void give_up_place(std::uint32_t recording) {
   if (issued.begun.token != 0 && issued.recording == recording) keep_issued(issued.group, issued.op_id, issued.begun);
 }
 
-PyObject* take_left_by_threads() {
+/// nullptr: no more.
+PyObject* take_left() {
   Table& all = table();
-  const ThreadsGuard guard(all.threads_lock);
-  if (all.left_by_threads.empty()) return nullptr;
-  PyObject* left = all.left_by_threads.back();  // one a step: threads seldom end
-  all.left_by_threads.pop_back();
+  const Guard guard(all.lock);
+  if (all.left.empty()) return nullptr;
+  PyObject* left = all.left.back();
+  all.left.pop_back();
   return left;
+}
+
+void let_go_of_left() {
+  while (PyObject* left = take_left()) let_go(left);
 }
 
 }  // namespace
@@ -335,8 +359,7 @@ void end_unwaited() {
     publish(all);
   }
   end_each([](const Table& all, const Awaited& one) { return one.step + 1 < all.step; }, end_as_issued);
-  Py_XDECREF(take_left_by_threads());
-  keep_last_work(nullptr);
+  let_go_of_left();
 }
 
 void end_all_operations() {
@@ -349,34 +372,28 @@ void end_all_operations() {
     publish(all);
   }
   end_each([](const Table&, const Awaited&) { return true; }, end_as_issued);
-  {
-    Table& all = table();
-    const Guard guard(all.lock);
-    all.own.clear();
-  }
-  keep_last_work(nullptr);
+  let_go_of_left();
+  const Guard guard(table().lock);
+  table().own.clear();
 }
 
-void keep_last_work(PyObject* work) {
-  if (work != nullptr) t_end.is_watched = true;
-  Py_XINCREF(work);
-  Py_XDECREF(std::exchange(t_thread.last_work, work));
-}
-
-void set_up_table() {
+void set_up_table(void (*let_go)(PyObject*)) {
   if (g_table != nullptr) return;
   g_table = new Table;
+  g_table->let_go = let_go;
   // Never more than that, so nothing is allocated, and nothing thrown, in a step.
   g_table->own.reserve(2 * kMaxPending);
   g_table->keys.reserve(kMaxPending);
   g_table->awaited.reserve(kMaxPending);
   g_table->issued.reserve(kMaxPending);
-  g_table->left_by_threads.reserve(kMaxPending);
-  // A thread that another one forks away while it is in here would stay in here for ever.
-  pthread_atfork(nullptr, nullptr, [] {
-    new (&g_table->lock) Lock;
-    new (&g_table->threads_lock) std::mutex;
-  });
+  g_table->left.reserve(kMaxPending);
+  // A thread that another one forks away while it is in here would leave the child a table in pieces. Of what is under
+  // way in the parent the child's hooks record nothing.
+  pthread_atfork([] { g_table->lock.lock(); }, [] { g_table->lock.unlock(); },
+                 [] {
+                   g_counts.recording.store(0, std::memory_order_relaxed);
+                   g_table->lock.unlock();
+                 });
 }
 
 }  // namespace smon_rt::bindings

@@ -1,7 +1,5 @@
 #pragma once
 
-#include <Python.h>
-
 #include <atomic>
 #include <cstdint>
 #include <mutex>
@@ -11,8 +9,10 @@
 // Operations of process groups that are under way, from their issue to the return of the wait for them. The hooks of
 // integrations/torch/collectives.py fill it; docs/torch.md says what ends what.
 //
-// Threading: any thread that may call Python. One lock, held over plain memory and calls of smon_rt.h alone: never
-// while Python code could run, which might come back here. Where there is a GIL, it is the lock.
+// Threading: any thread, with or without the GIL; what needs it says so. One lock, held over plain memory and calls of
+// smon_rt.h alone: never while Python code could run, which might come back here.
+
+typedef struct _object PyObject;  // as Python.h has it, which nothing here needs
 
 namespace smon_rt::bindings {
 
@@ -29,18 +29,8 @@ struct Begun {
   bool is_unsampled = false;  // nothing of it is kept once it has ended: it may do so late, and nobody asks when
 };
 
-#ifdef Py_GIL_DISABLED
-using Lock = std::mutex;
-#else
-/// The GIL is the lock: whoever comes here holds it.
-struct Lock {
-  void lock() {}
-  void unlock() {}
-};
-#endif
-
-/// Makes the table, once.
-void set_up_table();
+/// Makes the table, once. `let_go` gives a reference back, and is called with the GIL alone, never under the lock.
+void set_up_table(void (*let_go)(PyObject*));
 
 /// Begins the span of an operation of this thread. 0: none of its own. A span of communication that someone else has
 /// opened around the call is this operation, and only gets the ids.
@@ -54,11 +44,14 @@ Begun take_issued(const void* group, std::int64_t op_id);
 
 /// Has the span of an operation end with the wait for its work: found by `key`, the work's address, which is its own as
 /// long as `reference` lives. Steals the reference, which may be nullptr. What had the same key, and the oldest if
-/// there are too many, end where they had been issued.
+/// there are too many, end where they had been issued. With the GIL.
 void await(std::uintptr_t key, const Begun& begun, PyObject* reference);
+/// The same without the GIL, and without a reference.
+void await_without_python(std::uintptr_t key, const Begun& begun);
 /// A key for a work that is not found by its address.
 std::uintptr_t make_key();
-/// Token of the operation of that key, which is the caller's from here on; 0: there is none.
+/// Token of the operation of that key, which is the caller's from here on; 0: there is none. With the GIL, as all that
+/// takes what is awaited.
 smon_token take_awaited(std::uintptr_t key);
 /// The same by either of two, of which 0 is none.
 smon_token take_awaited(std::uintptr_t key, std::uintptr_t other_key);
@@ -78,9 +71,8 @@ void end_unwaited();
 /// Before recording stops: all of them.
 void end_all_operations();
 
-/// Keeps the work of this thread until it has been waited for, its next one, or the step's end: its caller must get the
-/// same object. `work` may be nullptr.
-void keep_last_work(PyObject* work);
+/// Keeps a reference until somebody with the GIL comes by: the next of the two above gives it back.
+void leave_reference(PyObject* reference);
 
 /// How many there are, readable without the lock: what is not there costs nothing to look for.
 struct alignas(64) Counts {

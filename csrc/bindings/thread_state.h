@@ -1,7 +1,5 @@
 #pragma once
 
-#include <Python.h>
-
 #include <cstdint>
 
 #include "api/smon_rt.h"
@@ -23,7 +21,7 @@ struct ThreadState {
   smon_token forward = 0;     // of the forward that backward is awaited for
   PyObject* kinds = nullptr;  // owned: a byte for each operation, its kind as an integration says it; or nullptr
   Issued issued;
-  PyObject* last_work = nullptr;       // owned, see keep_last_work()
+  PyObject* last_work = nullptr;       // owned, see last_work.h
   std::int64_t forward_end_ticks = 0;  // when the forward's module returned
   bool is_inside_model = false;        // a module's call is a forward if no other is around it
 };

@@ -74,8 +74,10 @@ PyObject* learn_torch(PyObject*, PyObject* const* args, Py_ssize_t count) {
       return PyErr_Occurred() != nullptr ? nullptr : PyErr_Format(PyExc_ValueError, "operation %ld", number);
     }
     if (number >= static_cast<long>(kMaxOperations)) continue;
-    g_operations[static_cast<std::size_t>(number)] = {true, is_p2p != 0, is_send != 0,
-                                                      static_cast<std::uint8_t>(reduces_to)};
+    const Operation learnt{true, is_p2p != 0, is_send != 0, static_cast<std::uint8_t>(reduces_to)};
+    // Hooks that are there already read it without a lock: what they know is not written again.
+    Operation& known = g_operations[static_cast<std::size_t>(number)];
+    if (known != learnt) known = learnt;
   }
   for (std::size_t i = 0; i < kSlots.size(); ++i) {
     Py_INCREF(args[i + 1]);

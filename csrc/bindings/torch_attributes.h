@@ -21,6 +21,8 @@ struct Operation {
   bool is_p2p = false;
   bool is_send = false;
   std::uint8_t reduces_to = 0;  // the kind that it has when it reduces gradients, 0 if it cannot
+
+  bool operator==(const Operation&) const = default;
 };
 inline constexpr std::size_t kMaxOperations = 64;
 inline constinit std::array<Operation, kMaxOperations> g_operations{};

@@ -14,9 +14,10 @@
 // after the attributes of the first operations have said the same; once one does not, it never is, and attributes are
 // read. Only types that were seen then are read so.
 
-namespace smon_rt::bindings {
+// Named as torch's own, and nothing of torch is included: hook_functions.h says what for.
+namespace c10d {
 
-/// c10d::PreHookArgs. Of vectors of tensors: begin, end, capacity; a tensor is a pointer.
+/// Of vectors of tensors: begin, end, capacity; a tensor is a pointer.
 struct PreHookArgs {
   std::uint8_t name;
   bool is_async;
@@ -32,13 +33,19 @@ struct PreHookArgs {
   }
 };
 
-/// c10d::PostHookArgs.
 struct PostHookArgs {
   std::uint8_t name;
   bool is_async;
   void* work;  // nullptr: none
   std::int64_t op_id;
 };
+
+}  // namespace c10d
+
+namespace smon_rt::bindings {
+
+using c10d::PostHookArgs;
+using c10d::PreHookArgs;
 
 /// How an object of pybind11 begins.
 struct BoundObject {
@@ -59,6 +66,14 @@ const Value* read_as(PyObject* object, const std::atomic<PyTypeObject*>& type) {
   if (Py_TYPE(object) != type.load(std::memory_order_acquire)) return nullptr;
   return static_cast<const Value*>(reinterpret_cast<const BoundObject*>(object)->value);
 }
+/// Whether the arguments of each hook lie in memory as they are declared here.
+inline bool is_before_trusted() {
+  return g_trusted_types.before.load(std::memory_order_acquire) != nullptr;
+}
+inline bool is_after_trusted() {
+  return g_trusted_types.after.load(std::memory_order_acquire) != nullptr;
+}
+
 inline const PreHookArgs* read_before(PyObject* args) {
   return read_as<PreHookArgs>(args, g_trusted_types.before);
 }

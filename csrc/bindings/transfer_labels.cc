@@ -6,7 +6,6 @@
 #include <array>
 #include <cstddef>
 #include <mutex>
-#include <new>
 
 namespace smon_rt::bindings {
 
@@ -25,11 +24,11 @@ struct Transfer {
 struct Transfers {
   std::array<Transfer, kMaxPending> pending;
   std::size_t count = 0;
-  Lock lock;
+  std::mutex lock;
 };
 constinit Transfers g_transfers{};
 
-using Guard = std::lock_guard<Lock>;
+using Guard = std::lock_guard<std::mutex>;
 
 void publish() {
   g_counts.transfers.store(static_cast<std::uint32_t>(g_transfers.count), std::memory_order_relaxed);
@@ -58,7 +57,8 @@ bool take(std::uintptr_t Transfer::* what, std::uintptr_t wanted, bool is_send, 
 
 void expect_transfer(std::uintptr_t place, std::uintptr_t identity, bool is_send, const Label& label) {
   // A thread that another one forks away while it is in here would stay in here for ever.
-  static const int at_fork = pthread_atfork(nullptr, nullptr, [] { new (&g_transfers.lock) Lock; });
+  static const int at_fork = pthread_atfork([] { g_transfers.lock.lock(); }, [] { g_transfers.lock.unlock(); },
+                                            [] { g_transfers.lock.unlock(); });
   (void)at_fork;
   const Guard guard(g_transfers.lock);
   if (g_transfers.count == kMaxPending) remove(0);

@@ -133,6 +133,14 @@ def make_collective_hooks(
     """The hooks before and after an operation of a process group. `group.register()` is asked for the communicator's
     number at the first operation of each recording; `members` are global ranks."""
 
+def why_no_hook_functions(register_pre_hook: object, /) -> str:
+    """Why torch cannot have hooks that are functions of C++, "" if it can: its pybind11 is not ours. Never raises."""
+
+def make_hook_functions(before: Callable[[Any], None], /) -> tuple[Callable[[Any], None], Callable[[Any], None]] | None:
+    """The same two hooks, as functions of C++ that torch takes the addresses of; `before` is the first of
+    `make_collective_hooks` (TypeError: it is something else). None: too many groups have them. Not for others to call:
+    they take arguments of torch alone."""
+
 def learn_torch(
     operations: dict[int, tuple[bool, bool, int]],
     op_id: Callable[[Any], int],

@@ -11,9 +11,10 @@ torch calls a pre-hook before it issues an operation and a post-hook after that 
   step later.
 
 The hooks and `Work.wait` are functions of C (csrc/bindings/collective_hooks.cc), which call what is here seldom: a
-training step issues dozens of operations.
+training step issues dozens of operations. Where torch takes them as functions of C++ (hook_functions.py), a transfer of
+a step that is not sampled runs nothing of Python in them.
 
-Threading: hooks run on any thread, with the GIL; C++ lets go of it while the operation runs.
+Threading: hooks run on any thread; what is here runs with the GIL, which C++ lets go of while the operation runs.
 """
 
 from __future__ import annotations
@@ -31,8 +32,8 @@ from smon_rt.integrations.torch.groups import Group
 from smon_rt.kinds import KIND_NAMES
 
 __all__ = [
-    *("Operation", "begin", "end_all", "end_unwaited", "learn_torch", "make_hooks", "override", "switch_hooks"),
-    "waiting",
+    *("Operation", "begin", "end_all", "end_unwaited", "is_layout_known", "learn_torch", "make_hooks", "override"),
+    *("switch_hooks", "waiting"),
 ]
 
 _COLLECTIVE, _ALL_REDUCE, _REDUCE_SCATTER = map(
@@ -117,9 +118,14 @@ def learn_torch(c10d: Any) -> str:
     arguments: list[Any] = [operations, *getters, getattr(sys.modules["torch"]._C, "_current_graph_task_id", None)]
     arguments += [gradients.are_gradients, compute.reduction_began, _end_with_future, _failed]
     native.learn_torch(*arguments)
-    if str(sys.modules["torch"].__version__).startswith(_KNOWN_LAYOUT):
+    if is_layout_known():
         native.know_layout()
     return ""
+
+
+def is_layout_known() -> bool:
+    """Whether csrc/bindings/torch_layout.h declares the structures of this torch."""
+    return str(sys.modules["torch"].__version__).startswith(_KNOWN_LAYOUT)
 
 
 def make_hooks(group: Group) -> tuple[Callable[[Any], None], Callable[[Any], None]]:

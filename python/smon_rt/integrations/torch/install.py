@@ -16,7 +16,18 @@ from typing import Any, ClassVar
 from smon_rt._backend import native
 from smon_rt.integrations import dimensions, on_import, state
 from smon_rt.integrations.patches import Patches
-from smon_rt.integrations.torch import collectives, compute, data, fallback, fsdp, gradients, groups, steps, uncompiled
+from smon_rt.integrations.torch import (
+    collectives,
+    compute,
+    data,
+    fallback,
+    fsdp,
+    gradients,
+    groups,
+    hook_functions,
+    steps,
+    uncompiled,
+)
 
 __all__ = ["attach", "detach", "say_facts"]
 
@@ -42,8 +53,11 @@ class _Attached:
     facts: ClassVar[dict[str, str]] = {}
 
 
-#: Groups that have hooks: they keep them as long as the job runs, since torch's list of hooks takes no lock.
-_hooked: weakref.WeakSet[Any] = weakref.WeakSet()
+#: Groups that have hooks, which they keep as long as the job runs, since torch's list of hooks takes no lock.
+_hooked: weakref.WeakKeyDictionary[Any, tuple[Callable[[Any], None], Callable[[Any], None]]]
+_hooked = weakref.WeakKeyDictionary()
+#: Those of them whose hooks are objects of Python.
+_hooked_by_python: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
 def attach() -> None:
@@ -168,6 +182,7 @@ def _attach_c10d() -> str:
         return "ProcessGroup.register_pre_hook takes other arguments"
     if reason := collectives.learn_torch(sys.modules["torch._C._distributed_c10d"]):
         return reason
+    _try("c10d_functions", lambda: hook_functions.learn(owner))
     expected = ("group_size", "group_rank", "global_ranks_in_group")
     reason = _Attached.patches.wrap(c10d, "_new_process_group_helper", expected, _watch_new_groups)
     for process_group, ranks in groups.existing():
@@ -192,20 +207,28 @@ def _watch_new_groups(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _hook(process_group: Any, ranks: list[int]) -> None:
-    if process_group in _hooked:
+    if process_group not in _hooked:
+        _hooked[process_group] = collectives.make_hooks(groups.describe(process_group, ranks))
+        _register(process_group)
+
+
+def _register(process_group: Any) -> None:
+    """Gives a group its hooks: functions of C++ where torch takes these, else objects of Python."""
+    before, after = _hooked[process_group]
+    if not (reason := hook_functions.register(process_group, _HOOK_ID, before)):
         return
+    _try("c10d_functions", lambda: reason)
     if not _Attached.is_exit_watched:
         _Attached.is_exit_watched = True
         atexit.register(_unhook_at_exit)
-    before, after = collectives.make_hooks(groups.describe(process_group, ranks))
+    _hooked_by_python.add(process_group)
     process_group.register_pre_hook(_HOOK_ID, before)
     process_group.register_post_hook(_HOOK_ID, after)
-    _hooked.add(process_group)
 
 
 def _unhook_at_exit() -> None:
     """A group that nobody destroyed goes away after the interpreter, and must not hold anything of Python's then."""
-    for process_group in list(_hooked):
+    for process_group in list(_hooked_by_python):
         process_group.unregister_pre_hook(_HOOK_ID)
         process_group.unregister_post_hook(_HOOK_ID)
 
