@@ -164,12 +164,19 @@ def test_a_schedule_that_was_fetched_before_recording_is_called_past_us(job: Rec
         + "fetched = schedules.forward_backward_no_pipelining\n"
         + _START
         + """
+torch = sys.modules["torch"] = types.SimpleNamespace(is_grad_enabled=lambda: True)
+def run(forward_only):
+    torch.is_grad_enabled = lambda: not forward_only
+    fetched(forward_step_func=Tensor, data_iterator=None, model=Model(), num_microbatches=2, forward_only=forward_only)
 with smon_rt.step(3):
-    fetched(forward_step_func=Tensor, data_iterator=None, model=Model(), num_microbatches=2)
+    run(forward_only=False)
+    run(forward_only=True)
+del sys.modules["torch"]
 """
         + _STOP
     )
     assert ids_of(job.trace(), "forward_compute") == ids_of(job.trace(), "backward_compute") == [(3, 0, 0), (3, 1, 0)]
+    assert ids_of(job.trace(), "eval") == [(3, -1, -1)] * 2  # each forward: the pass is not seen
 
 
 def test_an_exception_passes_and_the_next_pass_is_recorded(job: RecordedJob) -> None:

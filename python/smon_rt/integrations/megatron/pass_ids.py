@@ -21,6 +21,7 @@ class Ids(NamedTuple):
 
 
 NO_IDS = Ids(-1, -1)
+_MOST_OUTPUTS = 1 << 16
 
 
 class Pipeline(NamedTuple):
@@ -92,6 +93,8 @@ class PassIds:
         tensors = tensors_of(result)
         self._results[is_forward] = {id(tensor): ids for tensor in tensors}
         if is_forward and tensors:
+            if len(self._outputs) >= _MOST_OUTPUTS:  # of forwards that have no backward, in no pass
+                self._outputs.clear()
             self._outputs[id(tensors[0])] = ids
 
     def of_send(self, tensor: Any, is_forward: bool) -> Ids:

@@ -163,7 +163,23 @@ def _recorded(original: Method, kind: int, wanted: tuple[str, ...], begins: _Beg
 
 def _forward_step(original: Method) -> Method:
     wanted = ("current_microbatch", "vp_stage", "model", "input_tensor")
-    return _recorded(original, _FORWARD, wanted, _begins_forward, _ends_forward)
+    recorded = _recorded(original, _FORWARD, wanted, _begins_forward, _ends_forward)
+
+    def forward_step(*args: Any, **kwargs: Any) -> Any:
+        if not switch.is_on or passes.running.is_running or _is_training():
+            return recorded(*args, **kwargs)
+        try:
+            return _evaluate(original, args, kwargs)
+        finally:
+            _end()
+
+    return forward_step
+
+
+def _is_training() -> bool:
+    """Whether a forward that is in no pass of ours is not one of evaluation."""
+    torch = sys.modules.get("torch")
+    return torch is None or bool(torch.is_grad_enabled())
 
 
 def _begins_forward(of_pass: PassIds, microbatch: Any, chunk: Any, model: Any, tensors: Any) -> tuple[int, Ids]:
