@@ -190,11 +190,11 @@ class Row:
 
 
 def rows(trace: RankTrace, *kinds: str) -> list[Row]:
-    """Spans in the order in which they began, of these kinds or of all but step and gc, which come as they like."""
+    """Spans in the order in which they began, of these kinds, or of all but step and what comes as it likes: gc, metric."""
     spans = trace.spans
     order = np.argsort(spans.start_ns, kind="stable")
     found = [_row(trace, spans, int(index)) for index in order]
-    return [row for row in found if (row.kind in kinds if kinds else row.kind not in ("step", "gc"))]
+    return [row for row in found if (row.kind in kinds if kinds else row.kind not in ("step", "gc", "metric"))]
 
 
 def _row(trace: RankTrace, spans: Any, index: int) -> Row:
