@@ -266,3 +266,18 @@ def test_who_is_late_by_less_than_the_clocks_may_be_apart_is_not_late() -> None:
 def test_a_worker_with_a_member_without_a_file_is_not_compared() -> None:
     skew = _skew([_Rank((100, 100), (0, 0)), _Rank((150, 150), (0, 0))], [(0, 1)], size=4)
     assert (skew.slow, skew.unknown, skew.excess_ns.any()) == ({}, {0}, False)
+
+
+def test_who_is_slow_in_some_of_its_work_only_is_waited_for_there() -> None:
+    """It is first elsewhere, by little: what counts is how long is waited, not how often."""
+    ranks = [_Rank((101, 102, 101, 103), (0, 0, 0, 0)), _Rank((100, 100, 100, 300), (0, 0, 0, 0))]
+    [[member]] = _skew(ranks, [(0, 1)]).slow.values()
+    assert member.rank == 1
+    assert member.last_ratio == 0.25
+    assert member.wait_ratio > 0.9
+
+
+def test_members_that_take_turns_are_not_slow() -> None:
+    ranks = [_Rank((150, 100), (0, 0)), _Rank((100, 150), (0, 0))]
+    skew = _skew(ranks, [(0, 1)])
+    assert (skew.slow, skew.compared) == ({}, {0})

@@ -91,7 +91,7 @@ def _a_slow_member_is_named(report: Report) -> None:
     assert where.host
     assert "rank 3, tp 1 of worker (dp 1, stage 0)" in verdict.text
     [cause] = [cause for cause in report.causes if cause.cause == "tensor_parallel_member"]
-    assert cause.detail["last_ratio"] > 0.9
+    assert cause.detail["wait_ratio"] > 0.9
     assert 1.5 < cause.detail["forward_compute_ratio"] < 3.5
     # Of three layers and two microbatches: (3 + 6) ms · 1.5 each, which the machine may draw out, but not shorten.
     assert 0.06 < cause.gain_s_per_step < 0.2

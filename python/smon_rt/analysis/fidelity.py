@@ -143,6 +143,7 @@ def _located_member(cause: Cause, recording: Recording, members: list[Member]) -
     detail = {
         **cause.detail,
         **{name: value for name, value in ratios.items() if value is not None},
+        "wait_ratio": first.wait_ratio,
         "last_ratio": first.last_ratio,
         "late_s": first.late_s,
         "members": [[member.rank, *worker] for worker, member in slow],

@@ -41,13 +41,14 @@ def members_where(cause: Cause) -> str:
 
 
 def members_evidence(cause: Cause) -> str:
-    """`forward 2.0x, backward 1.9x the others of its worker, last to 97 % of their collectives,`."""
+    """`forward 2.0x, backward 1.9x the others of its worker, 97 % of the waits in their collectives for it,`."""
     ratios = [(name, cause.detail.get(f"{name}_compute_ratio")) for name in ("forward", "backward")]
     slower = [f"{name} {value:.1f}x" for name, value in ratios if value is not None and is_finite(value)]
     whose = "its worker" if len(member_ranks(cause)) == 1 else "their workers"
     words = [f"{', '.join(slower)} the others of {whose},"] if slower else []
-    if (last := cause.detail.get("last_ratio")) is not None:
-        words.append(f"last to {percent(last)} of their collectives,")
+    if (waits := cause.detail.get("wait_ratio")) is not None:
+        for_whom = "it" if len(member_ranks(cause)) == 1 else "them"
+        words.append(f"{percent(waits)} of the waits in their collectives for {for_whom},")
     return " ".join(words)
 
 

@@ -27,12 +27,14 @@ class SlowMember:
     """A tp or cp member that keeps the others of its worker waiting.
 
     It takes that many times as long as they do for its own work in a forward and a backward, None where there is none.
-    Of the collectives that it shares with them it comes last to `last_ratio`, by `late_s` seconds, the median.
+    Of the collectives that it shares with them it comes last to `last_ratio`, by `late_s` seconds, the median:
+    `wait_ratio` of the time that members wait for each other there.
     """
 
     rank: int
     forward_ratio: float | None
     backward_ratio: float | None
+    wait_ratio: float
     last_ratio: float
     late_s: float
 

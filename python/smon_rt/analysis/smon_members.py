@@ -26,8 +26,8 @@ _LEAST_RATIO = 1.03
 _SIGMA_BEYOND_CHANCE = 4.0
 _SIGMA_PER_DEVIATION = 1.4826
 _SIGMA_OF_MEDIAN = 1.2533
-#: It comes last to that share of the collectives, after all who are not slow.
-_LEAST_LAST_RATIO = 0.5
+#: Of the time that members wait for each other that part must be for the slow ones.
+_LEAST_WAIT_RATIO = 0.6
 #: That many computes, as many as would spread the lost time evenly, and that many steps show it, if there are more.
 _LEAST_OCCURRENCES = 3.0
 _LEAST_STEPS = 2
@@ -79,7 +79,7 @@ def member_skew(
             continue
         lateness = meetings.lateness(factors)
         own_ns = np.bincount(lateness.op, weights=lateness.saved_ns, minlength=len(merged.ops))
-        if lateness.last_ratio >= _LEAST_LAST_RATIO and _occurs_often(own_ns, merged.ops.step):
+        if lateness.wait_ratio >= _LEAST_WAIT_RATIO and _occurs_often(own_ns, merged.ops.step):
             excess_ns += own_ns
             slow[worker] = _slow_members(factors, lateness)
     longest_ns = np.maximum(merged.ops.end_ns - merged.ops.start_ns, 0)
@@ -180,12 +180,14 @@ class _Meetings:
         saved_ns += self._most(self.end_ns) - self._most(left_ns)
         saved_ns = np.where(counts, np.minimum(saved_ns, late_ns + self._most(self.end_ns - self.start_ns)), 0)
         at_collectives = meets & self.is_collective[self._first]
-        last = int(np.count_nonzero(counts & at_collectives))
+        waited_ns = late_ns[counts & at_collectives]
+        all_ns = float(np.abs(late_ns[at_collectives]).sum())
         return _Lateness(
             op=self.op[self._first],
             saved_ns=np.maximum(saved_ns, 0),
-            last_ratio=last / max(int(np.count_nonzero(at_collectives)), 1),
-            late_s=float(np.median(late_ns[counts & at_collectives])) / 1e9 if last else 0.0,
+            wait_ratio=float(waited_ns.sum()) / all_ns if all_ns > 0 else 0.0,
+            last_ratio=len(waited_ns) / max(int(np.count_nonzero(at_collectives)), 1),
+            late_s=float(np.median(waited_ns)) / 1e9 if len(waited_ns) else 0.0,
         )
 
 
@@ -193,11 +195,13 @@ class _Meetings:
 class _Lateness:
     """By how much sooner each meeting would be over, with the merged op that it is in.
 
-    To `last_ratio` of the collectives a slow member came last, by `late_s` seconds, the median.
+    To `last_ratio` of the collectives a slow member came last, by `late_s` seconds, the median: `wait_ratio` of the
+    time that slow members and the others waited for each other.
     """
 
     op: Array
     saved_ns: Array
+    wait_ratio: float
     last_ratio: float
     late_s: float
 
@@ -263,7 +267,6 @@ def _slow_members(factors: Mapping[int, Mapping[int, float]], lateness: _Latenes
     def of(kind: int, rank: int) -> float | None:
         return factors.get(kind, factors.get(combined, {})).get(rank)
 
-    found = [
-        SlowMember(rank, of(forward, rank), of(backward, rank), lateness.last_ratio, lateness.late_s) for rank in ranks
-    ]
+    shown = (lateness.wait_ratio, lateness.last_ratio, lateness.late_s)
+    found = [SlowMember(rank, of(forward, rank), of(backward, rank), *shown) for rank in ranks]
     return tuple(sorted(found, key=lambda member: -max(member.forward_ratio or 1, member.backward_ratio or 1)))
