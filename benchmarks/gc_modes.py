@@ -179,7 +179,7 @@ def problems_of(mode: str, ranks: list[Ran]) -> list[str]:
     """What must not be: collections of a plan at different steps, or others beside them."""
     if mode != "plan":
         return []
-    settled = [[(step, generation) for step, generation, _ in ran.collected if step > 5] for ran in ranks]
+    settled = [[(step, generation) for step, generation, _ in ran.collected if step > 2] for ran in ranks]
     problems = [] if all(each == settled[0] for each in settled) else ["planned collections are not at the same steps"]
     for rank, ran in enumerate(ranks):
         problems += [

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
 from smon_rt.gc import guard as guard_module
@@ -63,6 +65,24 @@ def test_it_is_measured_again_when_garbage_comes_at_another_rate() -> None:
     assert changed is not None
     assert changed.garbage_bytes_per_step == pytest.approx(8 << 20)
     assert must_repick(changed, changed, 100), "there is no room for 100 steps of it"
+
+
+def test_full_collections_that_take_longer_come_less_often() -> None:
+    measuring = Measuring()
+    measuring.begin(0)
+    measuring.first(20, done(0, 1, 1), done(0, 1, 1, 2))
+    first = measuring.take(1e10)
+    assert first is not None
+    longer = Collection(2, "planned", 0.5, 0, 1, 1, "")
+    measuring.later(120, longer, 100, 1e10)
+    assert measuring.take(1e10) is None
+    measuring.later(220, done(0, 1, 1), 100, 1e10)
+    changed = measuring.take(1e10)
+    assert changed is not None
+    assert changed.full_pause_s == 0.5
+    fast = dataclasses.replace(changed, step_time_s=0.02, young_pause_s_per_step=0.0)
+    assert pick(fast, 0).full_every == 50
+    assert pick(dataclasses.replace(fast, full_pause_s=first.full_pause_s), 0).full_every == 10
 
 
 def test_the_guard_has_a_limit_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:

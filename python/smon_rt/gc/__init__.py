@@ -101,7 +101,7 @@ def plan(
     interval: int | str = "auto",
     *,
     full_every: int = 10,
-    warmup_steps: int = 5,
+    warmup_steps: int = 2,
     memory_limit_bytes: int | None = None,
     checkpoint_steps: int | Callable[[int], bool] | None = None,
 ) -> Plan:
@@ -119,7 +119,8 @@ def plan(
             steps after the warm-up, again whenever that changes, and tells the others, from a step to come on, over the
             store of torch.distributed.
         full_every: of the planned collections; with "auto" it is measured.
-        warmup_steps: as Python collects, 0 or more.
+        warmup_steps: as Python collects, 0 or more. After 2 the first collection, of everything, comes in the last step
+            of the recorder's warm-up, which no analysis counts.
         memory_limit_bytes: RssAnon before which a rank collects at once, alone. Without: what is there after the
             warm-up, and half of what the machine can still give to each of its processes.
         checkpoint_steps: steps at whose end a checkpoint is written, which begin with a full collection: every so many,

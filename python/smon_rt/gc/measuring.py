@@ -25,6 +25,8 @@ class Measuring:
         self._step = 0
         self._began_s = 0.0
         self._object_bytes = _LEAST_OBJECT_BYTES
+        self._full_pause_s = 0.0
+        """Of the last full collection."""
         self._changes = 0
         self._picked: Measured | None = None
         self._now: Measured | None = None
@@ -46,6 +48,7 @@ class Measuring:
             gave_back = young.memory_before_bytes - full.memory_after_bytes
             self._object_bytes = max(gave_back / freed, _LEAST_OBJECT_BYTES)
         steps = self._steps_until(step)
+        self._full_pause_s = full.pause_s
         self._now = Measured(
             step_time_s=self._step_time_s(steps, young.pause_s + full.pause_s),
             garbage_bytes_per_step=freed * self._object_bytes / steps,
@@ -62,12 +65,13 @@ class Measuring:
         if before is not None:
             steps = self._steps_until(step)
             is_full = done.generation == 2 and not HAS_FULL_ONLY
+            self._full_pause_s = done.pause_s if is_full else self._full_pause_s
             measured = Measured(
                 step_time_s=self._step_time_s(steps, done.pause_s),
                 garbage_bytes_per_step=done.freed_objects * self._object_bytes / steps,
                 freed_objects_per_step=done.freed_objects / steps,
                 young_pause_s_per_step=before.young_pause_s_per_step if is_full else done.pause_s / steps,
-                full_pause_s=done.pause_s if is_full else before.full_pause_s,
+                full_pause_s=self._full_pause_s,
                 headroom_bytes=headroom_bytes,
             )
             self._changes = self._changes + 1 if must_repick(measured, before, interval_steps) else 0
