@@ -13,6 +13,7 @@
 
 #include "analysis/analyze.h"
 #include "analysis/lost_ops.h"
+#include "analysis/statistics.h"
 #include "analysis/waits_for_missing.h"
 #include "id_rows.h"
 #include "what_if_job.h"
@@ -180,6 +181,38 @@ TEST(AnalyzeIds, FindsTheSlowWorkerAmongUnevenLanes) {
   ASSERT_EQ(result.causes.front().cause, "worker");
   EXPECT_EQ(result.causes.front().workers, (std::vector<std::pair<std::size_t, std::size_t>>{{1, 0}}));
   EXPECT_GT(result.slowest_workers_exact.ratio, 0.5);
+}
+
+TEST(AnalyzeIds, WhatAMemberAddsIsTheMembersNotTheWorkers) {
+  const std::vector<Row> rows = testing::make_job(uneven_lanes());
+  const ColumnStore store(rows);
+  OpColumns columns = store.view();
+  std::vector<std::int64_t> excess;
+  for (const Row& row : rows) {
+    const bool is_of_slow = row.dp_rank == 1 && row.stage == 0;
+    const bool is_compute = row.kind == Kind::kForwardCompute || row.kind == Kind::kBackwardCompute;
+    // More than half of all that the worker, which is twice as slow, takes beyond its peers; no op has more than all.
+    excess.push_back(is_of_slow && is_compute ? row.duration_ns / 2 : 0);
+  }
+  columns.member_excess_ns = excess;
+  auto result = analyze(columns, uneven_lanes().layout(), {}, {Rules::kIds, 0});
+  ASSERT_TRUE(result);
+  const Analysis without = ids_of(rows, uneven_lanes().layout());
+  const auto gain_of = [](const Analysis& analysis, const std::string& cause) {
+    for (const CauseRemoval& removal : analysis.causes) {
+      if (removal.cause == cause) return mean(analysis.base_step_ns) - mean(removal.step_ns);
+    }
+    return 0.0;
+  };
+  ASSERT_EQ(result->causes.front().cause, "tensor_parallel_member");
+  EXPECT_EQ(std::pair(result->causes.front().dp_rank, result->causes.front().stage), std::pair(1, 0));
+  EXPECT_EQ(gain_of(without, "tensor_parallel_member"), 0);
+  EXPECT_GT(gain_of(without, "worker"), 0);
+  EXPECT_GT(gain_of(*result, "tensor_parallel_member"), 0.9 * gain_of(without, "worker"));
+  EXPECT_LT(gain_of(*result, "worker"), 0.1 * gain_of(without, "worker"));
+  excess[3] = -1;
+  EXPECT_EQ(analyze(columns, uneven_lanes().layout(), {}, {Rules::kIds, 0}).error().message,
+            "member_excess -1 ns in row 3 is negative");
 }
 
 TEST(AnalyzeIds, AMissingWorkerIsNeitherSlowNorFixedNorCounted) {
