@@ -112,6 +112,9 @@ def test_a_member_without_a_file_is_said_and_nobody_named_for_it(tmp_path: Path)
     words = "of the members of worker (dp 1, stage 0), which were not all recorded"
     assert any(words in line for line in report.fidelity.left_out)
     assert "its 2 tp members cannot be told apart" in report.verdict.text
+    assert report.verdict.cause == "worker"
+    words = "look at all ranks of worker (dp 1, stage 0): rank 2 may only have waited for 1 that was not recorded"
+    assert report.verdict.action == words
 
 
 def test_clocks_of_two_hosts_that_nothing_bounds_tell_nothing(tmp_path: Path) -> None:

@@ -86,6 +86,24 @@ def told_apart(situation: Situation, cause: Cause | None) -> str:
     return f"{whose} cannot be told apart"
 
 
+def look_at_all_members(situation: Situation, cause: Cause) -> str | None:
+    """What to do about a slow worker of which not all members have a file; None where all have, or it has no others.
+
+    Those that were recorded may only have waited for one that was not.
+    """
+    place = (cause.where.dp_rank, cause.where.stage)
+    if cause.cause != "worker" or situation.recording is None or len(cause.detail.get("workers", ())) > 1:
+        return None
+    found = [members for worker, members in situation.recording.members.items() if worker == place]
+    recorded = [str(member.rank) for members in found for member in members]
+    missing = situation.members - len(recorded)
+    if missing <= 0 or not recorded:
+        return None
+    named = f"rank{'' if len(recorded) == 1 else 's'} {listed(recorded[:MOST_NAMED], len(recorded) - MOST_NAMED)}"
+    others = f"{missing:,} that {'was' if missing == 1 else 'were'} not recorded"
+    return f"look at all ranks of worker (dp {place[0]}, stage {place[1]}): {named} may only have waited for {others}"
+
+
 def _ranks(cause: Cause) -> str:
     ranks = member_ranks(cause)
     if len(ranks) > MOST_NAMED:
