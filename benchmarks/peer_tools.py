@@ -11,6 +11,7 @@ import importlib
 import os
 import sys
 import tempfile
+import time
 import types
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -98,7 +99,8 @@ class Smon(Tool):
         assert smon_rt.start(self._folder.name, sample_ratio=self._ratio, **options)
 
     def end(self) -> None:
-        smon_rt.stop(closing_line=False)
+        if not smon_rt.stop(closing_line=False):
+            time.sleep(3.0)  # a busy machine: nothing starts until the recorder's thread has ended
         smon_rt.detach()
         assert smon_rt.status().dropped_spans == 0
         if self._folder is not None:

@@ -39,6 +39,8 @@ _DEFAULT_RATIO = 0.1
 _WARMUP_STEPS = 3
 _FEWEST_ROUNDS = 6
 _MOST_ROUNDS = 100_000
+#: On a busy machine the recorder's thread may take longer to end than `stop` waits, and nothing starts until it has.
+_PATIENCE_S = 3.0
 
 
 @dataclass(frozen=True)
@@ -185,7 +187,8 @@ def _stop() -> dict[str, Any]:
     """Ends the recording, if there is one, and removes its files; its counters."""
     status = native.status()
     if status["is_started"]:
-        recording.stop(closing_line=False)
+        if not recording.stop(closing_line=False):
+            time.sleep(_PATIENCE_S)
         status = native.status()
         if status["file_path"]:
             path = Path(status["file_path"])

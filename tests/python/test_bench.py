@@ -118,6 +118,11 @@ answer["seconds"] = raised(step, seconds=float("nan"))
 answer["rounds"] = raised(step, rounds=0)
 answer["integration"] = raised(step, integrations="tensorflow")
 answer["no folder"] = raised(step, trace_dir="/proc/nowhere")
+slept, stop = [], bench.recording.stop
+bench.time.sleep, bench.recording.stop = slept.append, lambda **options: stop(**options) and False
+bench.measure(step, rounds=1)
+bench.recording.stop = stop
+answer["slept"] = slept
 smon_rt.start(DIR, run_id="mine", sample_ratio=1.0)
 answer["started"] = raised(step)
 answer["still on"] = smon_rt.status().is_started
@@ -160,6 +165,7 @@ def test_planted_costs_are_found_and_the_process_is_as_before(job: RecordedJob) 
     assert "seconds is nan" in answer["seconds"]
     assert "rounds is 0" in answer["rounds"]
     assert "measure: no integration 'tensorflow'" in answer["integration"]
+    assert answer["slept"] == [3.0, 3.0]  # once for each recording that was slow to stop
     assert answer["no folder"].startswith("RecordingError: measure: recording cannot start: cannot make")
     assert answer["started"].startswith("RecordingError: measure: recording is on: call smon_rt.stop() first")
     assert answer["still on"] is True
