@@ -13,7 +13,8 @@ from smon_rt.analysis.verdict import Verdict
 from tests.python.megatron_jobs import Case, needs_megatron, run_cases
 
 pytestmark = [pytest.mark.slow, needs_megatron]
-LAYER_MS = 10.0
+#: Of a layer's forward; longer where nothing is planted, so that what else a stage does (the loss) is little beside it.
+LAYER_MS, HEALTHY_LAYER_MS = 10.0, 40.0
 Place = Mapping[str, int | None]
 WHOLE_JOB: Place = {"rank": None, "dp_rank": None, "stage": None}
 #: Fault → layout, cause, place. Ranks of a stage are neighbours: rank 2 is dp rank 0 of stage 1.
@@ -25,6 +26,8 @@ FAULTS: dict[str, tuple[dict[str, Any], str, Place]] = {
     ),
     "slow_stage": ({"pp": 2, "vpp": 2, "overlap_p2p": True}, "stage", {"rank": None, "stage": 1}),
     "long_sequences": ({"pp": 2}, "sequence_length", WHOLE_JOB),
+    "slow_tp_rank": ({"pp": 2, "tp": 2}, "tensor_parallel_member", {"rank": 2, "dp_rank": 0, "stage": 1}),
+    "none": ({"pp": 2, "steps": 9}, "none", WHOLE_JOB),
 }
 
 
@@ -42,12 +45,16 @@ def verdicts_of(faults: list[str], folder: Path) -> dict[str, Verdict]:
             recording={"sample_ratio": 1.0, "strict": True},
             before=f"""
                 import functools, megatron_faults
-                plant = functools.partial(megatron_faults.plant, {fault!r}, {LAYER_MS})
+                plant = functools.partial(megatron_faults.plant, {fault!r}, {layer_ms(fault)})
             """,
         )
         for fault in faults
     ]
     return {name: analyze(result.folder).verdict for name, result in run_cases(cases, folder).items()}
+
+
+def layer_ms(fault: str) -> float:
+    return HEALTHY_LAYER_MS if fault == "none" else LAYER_MS
 
 
 @pytest.mark.parametrize("fault", FAULTS)
