@@ -161,10 +161,10 @@ def measure(
 
 
 @contextlib.contextmanager
-def _folder(given: str | os.PathLike[str] | None) -> Iterator[str]:
+def _folder(given: str | os.PathLike[str] | None) -> Iterator[str | os.PathLike[str]]:
     """Where files go meanwhile."""
     if given is not None:
-        yield os.fspath(given)
+        yield given
         return
     with tempfile.TemporaryDirectory(prefix="smon-bench-", ignore_cleanup_errors=True) as folder:
         yield folder
@@ -203,7 +203,7 @@ class _Bench:
 
     step_fn: Callable[[], object]
     integrations: list[str]
-    folder: str
+    folder: str | os.PathLike[str]
     clock_ns: Callable[[], int] = time.perf_counter_ns
     chance: random.Random = field(default_factory=lambda: random.Random(1))
     times: dict[str, list[Round]] = field(default_factory=lambda: {arm: [] for arm in ARMS})

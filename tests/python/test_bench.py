@@ -116,6 +116,7 @@ answer["attached"] = smon_rt.integrations.attached()
 answer["no function"] = raised(7)
 answer["seconds"] = raised(step, seconds=float("nan"))
 answer["rounds"] = raised(step, rounds=0)
+answer["odd folder"] = raised(step, trace_dir=7)
 answer["integration"] = raised(step, integrations="tensorflow")
 answer["no folder"] = raised(step, trace_dir="/proc/nowhere")
 slept, stop = [], bench.recording.stop
@@ -164,6 +165,7 @@ def test_planted_costs_are_found_and_the_process_is_as_before(job: RecordedJob) 
     assert "7 is no function" in answer["no function"]
     assert "seconds is nan" in answer["seconds"]
     assert "rounds is 0" in answer["rounds"]
+    assert answer["odd folder"].startswith("RecordingError: start: trace_dir is 7")
     assert "measure: no integration 'tensorflow'" in answer["integration"]
     assert answer["slept"] == [3.0, 3.0]  # once for each recording that was slow to stop
     assert answer["no folder"].startswith("RecordingError: measure: recording cannot start: cannot make")
@@ -216,8 +218,9 @@ for name in NAMES:
     with contextlib.redirect_stdout(output), contextlib.redirect_stderr(errors):
         code = cli.run(["bench", folder + name + ".py", "--seconds", "0.05", *more])
     answer[name] = [code, output.getvalue(), errors.getvalue()]
-with contextlib.redirect_stderr(errors := io.StringIO()):
-    answer["seconds"] = [cli.run(["bench", folder + "good.py", "--seconds", "0"]), "", errors.getvalue()]
+for name, more in {"seconds": ["--seconds", "0"], "over": ["--json", folder + "good.py"]}.items():
+    with contextlib.redirect_stderr(errors := io.StringIO()):
+        answer[name] = [cli.run(["bench", folder + "good.py", *more]), "", errors.getvalue()]
 print(json.dumps(answer))
 """
 
@@ -236,7 +239,8 @@ def test_the_command_measures_a_file_and_refuses_others_in_one_line(job: Recorde
     assert "bare step" in errors
     for name, (code, output, errors) in answer.items():
         assert (code, output, errors.count("\n")) == (2, "", 1), name
-        assert errors.startswith(f"smon: {job.folder}/{name}.py") == (name != "seconds"), errors
+        file = "good" if name == "over" else name
+        assert errors.startswith(f"smon: {job.folder}/{file}.py") == (name != "seconds"), errors
     said = {name: errors for name, (_, _, errors) in answer.items()}
     assert "raises.py:2: step() raised ZeroDivisionError: division by zero" in said["raises"]
     assert "exits.py:2: step() raised SystemExit: 3" in said["exits"]
@@ -247,3 +251,4 @@ def test_the_command_measures_a_file_and_refuses_others_in_one_line(job: Recorde
     assert "import.py:1: cannot be run: ModuleNotFoundError" in said["import"]
     assert "no such file" in said["missing"]
     assert "--seconds" in said["seconds"]
+    assert "over the step" in said["over"]

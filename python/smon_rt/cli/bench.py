@@ -54,6 +54,10 @@ def command(step_file: str, seconds: float, trace_dir: str | None, json_path: st
 
     to_stdout = json_path == "-"
     if json_path is not None and not to_stdout:
+        if Path(json_path).resolve() == Path(step_file).resolve():
+            raise SmonError(
+                f"{json_path}: the JSON would be written over the step: choose another place for the output"
+            )
         refuse_unwritable(json_path)
     with contextlib.redirect_stdout(sys.stderr) if to_stdout else contextlib.nullcontext():
         module = _loaded(step_file)
