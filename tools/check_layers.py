@@ -114,7 +114,8 @@ PYTHON_RULES: tuple[PythonRule, ...] = (
     ),
     PythonRule(
         (
-            *("_backend.py", "_closing.py", "_inert.py", "_layout.py", "_recording.py", "run.py"),
+            *("_backend.py", "_closing.py", "_inert.py", "_interleaved.py", "_layout.py", "_recording.py"),
+            *("bench.py", "run.py"),
             *("integrations/**/*.py", "gc/**/*.py", "checkpoint/**/*.py", "_memory.py"),
         ),
         ("smon_rt._analysis", "smon_rt.analysis", "smon_rt.report", "smon_rt.synth", "smon_rt.cli"),
