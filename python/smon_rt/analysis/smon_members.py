@@ -78,9 +78,10 @@ def member_skew(
         if all(factor <= 1 for by_rank in factors.values() for factor in by_rank.values()):
             continue
         lateness = meetings.lateness(factors)
-        own_ns = np.bincount(lateness.op, weights=lateness.saved_ns, minlength=len(merged.ops))
-        if lateness.wait_ratio >= _LEAST_WAIT_RATIO and _occurs_often(own_ns, merged.ops.step):
-            excess_ns += own_ns
+        rows, which = np.unique(lateness.op, return_inverse=True)
+        own_ns = np.bincount(which.reshape(-1), weights=lateness.saved_ns)
+        if lateness.wait_ratio >= _LEAST_WAIT_RATIO and _occurs_often(own_ns, merged.ops.step[rows]):
+            excess_ns[rows] = own_ns
             slow[worker] = _slow_members(factors, lateness)
     longest_ns = np.maximum(merged.ops.end_ns - merged.ops.start_ns, 0)
     return MemberSkew(np.minimum(np.rint(excess_ns).astype(np.int64), longest_ns), slow, frozenset(compared), unknown)

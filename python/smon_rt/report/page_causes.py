@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from smon_rt.analysis.cause_words import BEYOND_SLOWDOWN, CAUSE_WORDS
 from smon_rt.analysis.causes import Cause
+from smon_rt.analysis.member_words import MEMBER
 from smon_rt.analysis.report import Report
 from smon_rt.analysis.units import is_finite, percent, ratio, seconds, seconds_range
 from smon_rt.report.page_answers import named_cause, place_words, strip
@@ -30,9 +31,11 @@ def loss_words(report: Report) -> str:
             "this measure nothing is lost. A cause that is in the means gives back what stands below all the same."
         )
     if report.verdict.cause in BEYOND_SLOWDOWN and report.verdict.gain_s_per_step > (1 + _LEAST_TOLD_PART) * whole:
+        slow = "a slow " if report.verdict.cause == MEMBER else ""
         return (
             f"A recorded step takes {seconds(times.base)}, an ideal one {seconds(times.ideal)}: {seconds(whole)} more. "
-            f"The ideal has each kind at its mean, so most of what {CAUSE_WORDS[report.verdict.cause]} takes is in it, "
+            "The ideal has each kind at its mean, so most of what "
+            f"{slow}{CAUSE_WORDS[report.verdict.cause]} takes is in it, "
             "too; what fixing that gives back stands below. Shares are of the difference."
         )
     excess = report.verdict.excess_s_per_step
