@@ -31,6 +31,8 @@ class Tool:
 
     name = "bare"
     how = "the step alone"
+    first_steps = 0
+    """At least so many of a block are not counted."""
     has_region = False
     """Whether an empty region is timed too, beside those of smon_rt."""
     is_slow = False
@@ -79,13 +81,15 @@ class EmptyWith(Tool):
 
 
 class Smon(Tool):
-    """smon_rt with a region of the script's own around each part; hooks are out, as nobody else has any."""
+    """smon_rt with a region of the script's own around each part; its hooks are out, as others have none."""
 
     starts = 0
+    integrations = "none"
 
     def __init__(self, sample_ratio: float) -> None:
         self.name = f"smon_rt, sample_ratio {sample_ratio:g}"
-        self.how = "with smon_rt.step(k), and with smon_rt.span(kind) around each region"
+        how_many = {0.0: "no step is sampled", 1.0: "each step is"}.get(sample_ratio, "one step of ten is")
+        self.how = f"with smon_rt.step(k), and with smon_rt.span(kind) around each region; {how_many}"
         self._ratio = sample_ratio
         self._numbers: list[int] = []
         self._sampled: set[int] = set()
@@ -93,7 +97,7 @@ class Smon(Tool):
 
     def begin(self, first_steps: int) -> None:
         self._folder = tempfile.TemporaryDirectory()
-        options: dict[str, Any] = {"warmup_steps": 0, "always_steps": 0, "integrations": "none"}
+        options: dict[str, Any] = {"warmup_steps": 0, "always_steps": 0, "integrations": self.integrations}
         Smon.starts += 1  # one that is slow to stop, on a busy machine, keeps the memory of its number for a while
         options |= {"run_id": f"peers-{os.getpid()}", "attempt": Smon.starts}
         assert smon_rt.start(self._folder.name, sample_ratio=self._ratio, **options)
@@ -133,6 +137,24 @@ class SmonSometimes(Smon):
 
     def sort(self, number: int) -> int:
         return int(self._numbers[number % len(self._numbers)] in self._sampled)
+
+
+class SmonHooks(Smon):
+    """What it records of a script that only starts it."""
+
+    integrations = "auto"
+    first_steps = 4  # hooks look longer at them
+
+    def __init__(self) -> None:
+        super().__init__(1.0)
+        self.name = "smon_rt, its own hooks"
+        self.how = (
+            "with smon_rt.step(k), forward, backward and optimizer by its hooks, no regions by hand; each is sampled"
+        )
+
+    def run(self, job: Job, number: int) -> None:
+        with smon_rt.step(abs(number)):
+            job.bare()
 
 
 class RecordFunction(Tool):
@@ -293,7 +315,7 @@ class TraceML(Tool):
 
 def all_tools() -> list[Tool]:
     """The bare step first, which all others are held against."""
-    smon = [Smon(0.0), SmonSometimes(0.1), Smon(1.0)]
+    smon = [Smon(0.0), SmonSometimes(0.1), Smon(1.0), SmonHooks()]
     others: list[Tool] = [EmptyWith(), Nvtx(), RecordFunction(), Profiler(), ProfilerSometimes()]
     return [Tool(), BareAgain(), *smon, *others, OpenTelemetry(), StragglerDetector(), TraceML()]
 

@@ -202,6 +202,7 @@ def measure_steps(peers: Peers, length_ms: int, seconds: float, fewest_rounds: i
 def block(tool: Tool, job: Job) -> Block:
     """One tool's steps of a round."""
     count, first_steps = _BLOCKS[job.length_ms]
+    first_steps = max(first_steps, tool.first_steps)
     if tool.sort(ONE_OF - 1) != 0:
         count = max(count, ONE_OF)
     sorts: dict[int, list[tuple[float, float]]] = {}
