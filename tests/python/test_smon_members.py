@@ -249,6 +249,18 @@ def test_cp_members_are_members_too() -> None:
     assert skew.excess_ns.tolist() == [3 * 60 + 30] * 12
 
 
+def test_both_tp_members_of_a_slow_cp_rank_are_waited_for_where_cp_ranks_meet() -> None:
+    members: list[tuple[int, ...]] = [(0, 1), (2, 3), (0, 2), (1, 3)]
+    own = [(0, 0, 2, 0), (0, 0, 3, 0), (1, 1, 2, 1), (1, 1, 3, 1)]
+    ranks = [
+        _Rank((150, 150, 75, 0) if number > 1 else (100, 100, 50, 0), communicators)
+        for number, communicators in enumerate(own)
+    ]
+    skew = _skew(ranks, members)
+    assert sorted(member.rank for member in skew.slow[0]) == [2, 3]
+    assert skew.excess_ns.tolist() == [125] * 12
+
+
 def test_two_of_four_members_may_be_slow_and_three_may_not() -> None:
     usual, slow = _Rank((100, 100), (0, 0)), _Rank((150, 150), (0, 0))
     skew = _skew([usual, slow, usual, slow], [(0, 1, 2, 3)])

@@ -175,21 +175,46 @@ class _Meetings:
         meets = self._most(is_slow) & ~self._least(is_slow)
         counts = meets & (late_ns > self.bound_ns)
         saved_part = 1 - 1 / factor
-        saved_ns = self._most(self.start_ns) - self._most(self.start_ns - self.work_ns * saved_part)
+        work_ns, place = self._since_mixed(np.repeat(meets, np.diff(np.append(self._first, len(self.op)))))
+        saved_ns = self._most(self.start_ns) - self._most(self.start_ns - work_ns * saved_part)
         # Work beside a collective that is waited for later: the slow one comes late out of it.
         left_ns = self.end_ns - (self.end_ns - self.start_ns) * saved_part
         saved_ns += self._most(self.end_ns) - self._most(left_ns)
-        saved_ns = np.where(counts, np.minimum(saved_ns, late_ns + self._most(self.end_ns - self.start_ns)), 0)
+        saved_ns = np.minimum(saved_ns, late_ns + self._most(self.end_ns - self.start_ns))
+        rows, saved_ns = _longest_at_a_time(
+            self.op[self._first][counts], self._most(np.where(is_slow, place, -1))[counts], saved_ns[counts]
+        )
         at_collectives = meets & self.is_collective[self._first]
         waited_ns = late_ns[counts & at_collectives]
         all_ns = float(np.abs(late_ns[at_collectives]).sum())
         return _Lateness(
-            op=self.op[self._first],
+            op=rows,
             saved_ns=np.maximum(saved_ns, 0),
             wait_ratio=float(waited_ns.sum()) / all_ns if all_ns > 0 else 0.0,
             last_ratio=len(waited_ns) / max(int(np.count_nonzero(at_collectives)), 1),
             late_s=float(np.median(waited_ns)) / 1e9 if len(waited_ns) else 0.0,
         )
+
+    def _since_mixed(self, is_mixed: Array) -> tuple[Array, Array]:
+        """What each member worked since it last was where slow ones and others met, within the op; how often it was.
+
+        Where only slow ones meet, as the tp members of a slow cp rank do, nobody waits for them until they meet others.
+        """
+        order = np.lexsort((self.start_ns, self.rank, self.op))
+        own = np.stack([self.op[order], self.rank[order]])
+        index = np.arange(len(order))
+        begins = np.append(True, (own[:, 1:] != own[:, :-1]).any(axis=0))
+        first = np.maximum.accumulate(np.where(begins, index, 0))
+        last_mixed = np.maximum.accumulate(np.where(is_mixed[order], index, -1))
+        last_mixed = np.append(-1, last_mixed[:-1])
+        work_ns = self.work_ns[order]
+        until_ns = np.cumsum(work_ns)
+        before_ns = np.where(last_mixed >= first, until_ns[last_mixed], until_ns[first] - work_ns[first])
+        count = np.cumsum(is_mixed[order])
+        since_ns, place = np.empty(len(order)), np.empty(len(order), np.int64)
+        since_ns[order] = until_ns - before_ns
+        place[order] = count - count[first]
+        return since_ns, place
 
 
 @dataclass(frozen=True)
@@ -238,6 +263,17 @@ def _meetings_of_workers(
             found = _Meetings(**{name: column[stays] for name, column in columns.items()}, bound_ns=bound_ns[number])
         if found.is_collective.any():
             yield number, found
+
+
+def _longest_at_a_time(op: Array, place: Array, saved_ns: Array) -> tuple[Array, Array]:
+    """Of meetings side by side (each tp rank's cp members have their own) the one that costs most; ops and times."""
+    if len(op) == 0:
+        return op, saved_ns
+    code = dense(op, place)
+    most_ns = np.zeros(int(code.max()) + 1)
+    np.maximum.at(most_ns, code, saved_ns)
+    _, first = np.unique(code, return_index=True)
+    return op[first], most_ns
 
 
 def _sure_ratio(logarithms: Array) -> float:
