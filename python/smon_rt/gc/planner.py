@@ -200,6 +200,8 @@ class Planner:
     def _take_schedule(self, step: int) -> None:
         if self._channel is not None and self._next is None:
             self._next = self._channel.take()
+            if self._rank == 0 and self._channel.take_help():
+                self._halve(step)
             if self._next is not None and self._next.first_step < step:
                 self.counts.late += 1
         if self._next is not None and step >= self._next.first_step:
@@ -234,12 +236,18 @@ class Planner:
             return 1
         return 2 + round(_MARGIN_POLLS * self._channel.poll_s / max(step_time_s, 1e-4))
 
+    def _halve(self, step: int) -> None:
+        """Rank 0, with "auto": garbage comes faster than it was measured to, here or elsewhere."""
+        if self._measuring is not None and self._next is None:
+            self._choose(halved(self.schedule, step + self._margin_steps(self._measuring.mean_step_s())))
+
     def _guarded(self, step: int, before_bytes: int) -> None:
         self._collect(2, "guard")
         has_helped = self.guard.collected(before_bytes, anonymous_bytes())
-        measuring = self._measuring
-        if measuring is not None and has_helped and self._rank == 0 and self._next is None:
-            self._choose(halved(self.schedule, step + self._margin_steps(measuring.mean_step_s())))
+        if has_helped and self._rank == 0:
+            self._halve(step)
+        elif has_helped and self._channel is not None:
+            self._channel.guard_helped()
         if not has_helped:
             self.conflict("a collection of the guard gave back little: what is there is no garbage")
         self.tell()

@@ -1,8 +1,10 @@
 """How rank 0's choice reaches the others: over the store by which the job's processes met, on a thread of its own.
 
-It names a step to come, far enough ahead for everybody to hear of it. Who hears later takes it from there on.
+It names a step to come, far enough ahead for everybody to hear of it. Who hears later takes it from there on. The other
+way goes only that a rank's guard had to help.
 
-Threading: `publish` and `take` on the job's thread, never blocking; a daemon thread talks to the store.
+Threading: `publish`, `take`, `guard_helped` and `take_help` on the job's thread, never blocking; a daemon thread talks
+to the store.
 """
 
 from __future__ import annotations
@@ -38,6 +40,8 @@ class Channel:
         self.poll_s = POLL_S if poll_s is None else poll_s
         self._outgoing: list[Schedule] = []
         self._incoming: list[Schedule] = []
+        self._helped_count = 0  # of this rank, not told yet; on rank 0 of all others, heard of
+        self._taken_count = 0
         self._wake = threading.Event()
         self._is_stopped = False
         self._thread: threading.Thread | None = None
@@ -59,6 +63,16 @@ class Channel:
     def take(self) -> Schedule | None:
         """The next that has come, once."""
         return self._incoming.pop(0) if self._incoming else None
+
+    def guard_helped(self) -> None:
+        """Other ranks than 0: an interval is too long here."""
+        self._helped_count += 1
+        self._wake.set()
+
+    def take_help(self) -> bool:
+        """Rank 0: whether a guard has helped since the last time."""
+        heard, self._taken_count, known = self._helped_count, self._helped_count, self._taken_count
+        return heard > known
 
     def stop(self) -> None:
         """Ends the thread, within about the time of one message: it must not run into the interpreter's end."""
@@ -87,9 +101,14 @@ class Channel:
             store.set(f"{self._prefix}{number}", self._outgoing[0].encode())
             self._outgoing.pop(0)
             number += 1
+        if store.check([self._prefix + "guard"]):
+            self._helped_count = store.add(self._prefix + "guard", 0)
         return number
 
     def _listen(self, store: Any, number: int) -> int:
+        if (count := self._helped_count) > 0:
+            store.add(self._prefix + "guard", count)
+            self._helped_count -= count
         while store.check([f"{self._prefix}{number}"]):
             text = store.get(f"{self._prefix}{number}").decode()
             number += 1
