@@ -200,7 +200,7 @@ _OF_MEMBERS: list[tuple[str, str, JobSpec, tuple[Recipe, ...]]] = [
     ("single", "tensor_parallel_member: plain", _MEMBERS, (_member,)),
     ("single", "tensor_parallel_member: tp 4", _MORE_MEMBERS, (_member,)),
     ("single", "tensor_parallel_member: one worker", dataclasses.replace(_MORE_MEMBERS, dp=1, pp=1), (_member,)),
-    ("single", "tensor_parallel_member: dp only", dataclasses.replace(_MEMBERS, dp=8, pp=1), (_member,)),
+    ("single", "tensor_parallel_member: one stage", dataclasses.replace(_MEMBERS, dp=8, pp=1), (_member,)),
     ("single", "tensor_parallel_member: uneven", dataclasses.replace(_MEMBERS, fewer_microbatches=2), (_member,)),
     ("single", "tensor_parallel_member: lossy", dataclasses.replace(_MEMBERS, drop_ratio=0.005), (_member,)),
     ("single", "tensor_parallel_member: clocks", dataclasses.replace(_MEMBERS, **_HOSTS), (_member,)),
