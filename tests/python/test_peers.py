@@ -112,3 +112,12 @@ def test_every_tool_says_how_it_is_used_and_one_of_ten_is_traced() -> None:
     assert all(tool.how for tool in tools)
     sorts = [ProfilerSometimes().sort(number) for number in range(ONE_OF)]
     assert sorts == [0] * 7 + [1, 2, 3]
+
+
+def test_rounds_end_with_the_time_and_on_a_busy_machine_before_there_are_enough() -> None:
+    assert peers._goes_on(0, 1, 0.0, 0.0)  # the first warms all up
+    assert not peers._goes_on(1, 1, 0.0, 0.0)
+    assert peers._goes_on(9, 5, 59.0, 60.0)
+    assert peers._goes_on(4, 5, 61.0, 60.0)
+    assert not peers._goes_on(4, 5, 181.0, 60.0)
+    assert not peers._goes_on(5, 5, 61.0, 60.0)
