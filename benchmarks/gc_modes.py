@@ -53,8 +53,8 @@ class Load:
     ranks: int = 4
     heap_objects: int = 2_000_000
     steps: int = 2000
-    compute: int = 900
-    """Rows of the matrices that are multiplied: about 20 ms."""
+    compute: int = 600
+    """Rows of the matrices that are multiplied: about 10 ms."""
     short_cycles: int = 500
     aged_cycles: int = 500
     aged_steps: int = 50
@@ -214,6 +214,7 @@ def row_of(mode: str, rounds: list[list[Ran]], settling: int = SETTLING_STEPS) -
         np.mean([sum(ran.memory_bytes[at] for ran in ranks) for ranks in rounds]) / 2**20 for at in (settling // 50, -1)
     )
     status = rounds[-1][0].status
+    why = f", {status['why']}" if status["why"] else ""
     return Row(
         mode=mode,
         p50_ms=float(np.percentile(step_s, 50)) * 1e3,
@@ -224,7 +225,7 @@ def row_of(mode: str, rounds: list[list[Ran]], settling: int = SETTLING_STEPS) -
         pause_ms=max((pause_s for _, _, pause_s in late), default=0.0) * 1e3,
         memory_first_mib=float(first),
         memory_last_mib=float(last),
-        interval=f"every {status['interval_steps']} ({status['why']})" if mode == "plan" else "",
+        interval=f"every {status['interval_steps']} steps{why}" if mode == "plan" else "",
     )
 
 
@@ -236,7 +237,7 @@ def table_of_times(rows: list[Row]) -> list[str]:
         "|---|---|---|---|---|---|---|---|",
     ]
     for row in rows:
-        interval = f", {row.interval}" if row.interval else ""
+        interval = f" ({row.interval})" if row.interval else ""
         lines.append(
             f"| {WORDS[row.mode]}{interval} | {row.p50_ms:.1f} ms | {row.p99_ms:.1f} ms | {row.worst_ms:,.0f} ms"
             f" | {row.steps_per_s:.2f} | {(row.steps_per_s / base - 1) * 100:+.1f} % | {row.pause_ms:,.1f} ms"
