@@ -93,19 +93,56 @@ detector._off = True
 timers.Timer = timer_class
 pretrain.model_config, pretrain.train_step, pretrain.forward_step = make, step, forward
 """
+#: Iterators over a DataLoader, and over nothing of torch's. Each forward asks its iterator what a job may ask.
 _ITERATORS = """
+import copy, functools, weakref
 from megatron.core.rerun_state_machine import RerunDataIterator
-answer["types"] = []
 iterator_of, forward = pretrain.data_iterator, pretrain.forward_step
-def forward_step(iterator, model):
-    answer["types"].append([type(iterator).__name__, iterator is iter(iterator) if WRAP == "generator" else True])
-    return forward(iterator, model)
+def batches():
+    items = map(pretrain.CountingUp().__getitem__, range(len(pretrain.CountingUp())))
+    for pair in zip(*[items] * pretrain.MICRO_BATCH):
+        yield torch.utils.data.default_collate(list(pair))
 def generator():
     yield from iterator_of()
-pretrain.data_iterator = generator if WRAP == "generator" else lambda: RerunDataIterator(iterator_of())
-pretrain.forward_step = forward_step
+class Own:
+    restarts = 0
+    def __init__(this): this.items, this.ahead = batches(), None
+    def __iter__(this):
+        this.restarts += 1
+        return this
+    def __next__(this):
+        if this.ahead is not None: next(this.ahead)  # of the same class
+        return next(this.items)
+class Heir(Own):
+    def __next__(this): return super().__next__()
+def own():
+    one = Heir()
+    one.ahead = Own()
+    return one
+known = {}
+def make():
+    rerun = lambda: RerunDataIterator(iterator_of())
+    one = {"generator": generator, "rerun": rerun, "own": own, "bare": batches}[WRAP]()
+    known[id(one)] = one
+    return one
+def forward_step(iterator, model):
+    found = [type(iterator).__name__, known.get(id(iterator)) is iterator, bool(iterator), hasattr(iterator, "__len__")]
+    found += [weakref.ref(iterator)() is iterator, isinstance(iterator, Own)]
+    if hasattr(iterator, "__iter__"): found.append(iterator is iter(iterator))
+    if WRAP == "own": found += [copy.copy(iterator).restarts, iterator.restarts, sorted(vars(iterator))]
+    answer.setdefault("found", []).append(found)
+    return forward(iterator, model)
+pretrain.data_iterator, pretrain.forward_step = make, forward_step
 """
-_ITERATORS_AFTER = "pretrain.data_iterator, pretrain.forward_step = iterator_of, forward"
+_ITERATORS_AFTER = """
+import sys
+pretrain.data_iterator, pretrain.forward_step = iterator_of, forward
+answer["hooked"] = [one.__name__ for one in (Own, Heir) if hasattr(vars(one)["__next__"], "__wrapped__")]
+if "smon_rt" in sys.modules:
+    import smon_rt
+    smon_rt.detach()
+answer["left"] = [one.__name__ for one in (Own, Heir) if hasattr(vars(one)["__next__"], "__wrapped__")]
+"""
 #: The runtime refuses whatever a hook asks for.
 _BROKEN = """
 import smon_rt
@@ -149,6 +186,14 @@ for owner, name in ((optimizers, "get_grad_norm_fp32"), (finalizing, "_allreduce
 """
 
 
+#: Name of a case → spans of loading in it: of the class, of a DataLoader inside, none.
+ITERATORS = {"generator": STEPS * MICROBATCHES, "rerun": STEPS * MICROBATCHES, "own": STEPS * MICROBATCHES, "bare": 0}
+
+
+def _iterators(name: str) -> tuple[str, str]:
+    return f"WRAP = {name!r}\n{_ITERATORS}", _ITERATORS_AFTER
+
+
 def _cases() -> list[Case]:
     observed = f"HAS_OPENTELEMETRY = {HAS_OPENTELEMETRY}\n{_OBSERVED}"
 
@@ -165,8 +210,8 @@ def _cases() -> list[Case]:
             "import smon_rt\nsmon_rt.detach()\nanswer['left'] = differ(pretrain.before, names())",
         ),
         recorded("observed", observed, _OBSERVED_AFTER),
-        recorded("generator", f"WRAP = 'generator'\n{_ITERATORS}", _ITERATORS_AFTER),
-        recorded("rerun", f"WRAP = 'rerun'\n{_ITERATORS}", _ITERATORS_AFTER),
+        *(Case(f"plain {name}", _SETTINGS, None, *_iterators(name)) for name in ITERATORS),
+        *(recorded(name, *_iterators(name)) for name in ITERATORS),
         recorded("broken", _BROKEN, _BROKEN_AFTER),
         recorded("other_version", f"import sys\n{_OTHER_VERSION}", ""),
     ]
@@ -222,7 +267,7 @@ def test_all_hooks_are_in(cases: dict[str, CaseResult]) -> None:
 
 
 @needs_megatron
-@pytest.mark.parametrize("name", ["detached", "generator", "rerun", "broken", "other_version"])
+@pytest.mark.parametrize("name", ["detached", *ITERATORS, "broken", "other_version"])
 def test_what_is_trained_is_bitwise_the_same(cases: dict[str, CaseResult], name: str) -> None:
     assert cases[name].losses == cases["plain"].losses
     assert cases[name].grad_norms == cases["plain"].grad_norms
@@ -263,12 +308,27 @@ def test_hooks_that_fail_are_said_and_the_job_goes_on(cases: dict[str, CaseResul
 
 
 @needs_megatron
-@pytest.mark.parametrize("name", ["generator", "rerun"])
+@pytest.mark.parametrize("name", ITERATORS)
+def test_the_job_keeps_its_own_iterator(cases: dict[str, CaseResult], name: str) -> None:
+    (plain,), (recorded,) = cases[f"plain {name}"].answers, cases[name].answers
+    assert recorded["found"] == plain["found"]
+    assert len(plain["found"]) == STEPS * MICROBATCHES
+    assert all(all(each[1:3]) for each in plain["found"])
+
+
+@needs_megatron
+@pytest.mark.parametrize("name", ITERATORS)
 def test_a_batch_is_one_span_however_it_is_loaded(cases: dict[str, CaseResult], name: str) -> None:
-    case = cases[name]
-    assert count_of(trace_of(case), "data_loading") == STEPS * MICROBATCHES
-    types = {"generator": "_Recorded", "rerun": "RerunDataIterator"}
-    assert case.answers[0]["types"] == [[types[name], True]] * (STEPS * MICROBATCHES)
+    trace = trace_of(cases[name])
+    assert count_of(trace, "data_loading") == ITERATORS[name]
+    unseen = "next() of generator is not seen, since it is not of Python: only of a DataLoader inside"
+    assert reasons_of(trace)["megatron.data_iterator"] == (unseen if name in ("generator", "bare") else "")
+
+
+@needs_megatron
+def test_only_the_class_that_the_schedule_is_given_is_hooked_until_detach(cases: dict[str, CaseResult]) -> None:
+    (answer,) = cases["own"].answers
+    assert (answer["hooked"], answer["left"]) == (["Heir"], [])
 
 
 @needs_megatron
@@ -300,28 +360,6 @@ def test_what_else_measures_the_job_is_noticed(cases: dict[str, CaseResult]) -> 
 def noticed(case: CaseResult) -> dict[str, str]:
     environment = trace_of(case).identity.environment
     return {name: value for name, value in environment.items() if name.startswith("megatron.")}
-
-
-def test_a_stand_in_hands_on_what_is_asked_of_an_iterator() -> None:
-    class Iterator:
-        position = 0
-
-        def __next__(self) -> int:
-            self.position += 1
-            if self.position > 2:
-                raise StopIteration
-            return self.position
-
-        def __len__(self) -> int:
-            return 2
-
-    own = Iterator()
-    stand_in, nothing, text = data._recorded([own, None, "no iterator"])
-    assert (nothing, text) == (None, "no iterator")
-    assert list(stand_in) == [1, 2]
-    stand_in.position = 0
-    assert (own.position, len(stand_in), next(stand_in)) == (0, 2, 1)
-    assert data._recorded(stand_in) is stand_in
 
 
 def test_modules_of_another_version_give_reasons(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,8 +1,9 @@
 """data_loading: what a microbatch waits for in the next() of the iterator that the script gave to a schedule.
 
-Megatron's training loop wraps each iterator in a `RerunDataIterator`, whose class is hooked, and torch's own are
-recorded anyway. Any other one gets a stand-in for the length of a schedule's call, which hands on everything else that
-is asked of it.
+The job keeps its own iterator: what is hooked is `__next__` of the class that defines it, for the iterators of the
+schedule's call that runs. Megatron's training loop wraps each in a `RerunDataIterator`, whose class is hooked from the
+start, and torch's are recorded by its own integration. Classes that are not of Python (generators, map, islice) cannot
+be hooked: of these only a DataLoader inside is seen, and the header says so.
 
 Only the first of the tensor-parallel members loads; the others get the batch by a broadcast, a `collective`. What loads
 in an evaluation is part of its eval span.
@@ -10,7 +11,9 @@ in an evaluation is part of its eval span.
 
 from __future__ import annotations
 
+import inspect
 import sys
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -33,33 +36,31 @@ _NAMES = (
     "forward_backward_pipelining_without_interleaving",
     "forward_backward_pipelining_with_interleaving",
 )
+#: A job that makes a class for each pass would have all of them kept.
+_MOST_CLASSES = 32
 
 
-class _Recorded:
-    """Stands in for an iterator."""
+class _Call(threading.local):
+    """The schedule's call that runs on this thread."""
 
-    __slots__ = ("_smon_iterator",)
+    iterators: tuple[Any, ...] = ()
+    """What it was given: others of their classes load for something else, or ahead."""
 
-    def __init__(self, iterator: Any) -> None:
-        object.__setattr__(self, "_smon_iterator", iterator)
 
-    def __iter__(self) -> _Recorded:
-        return self
+class _Hooked:
+    """Of all threads."""
 
-    def __next__(self) -> Any:
-        return _next(next, self._smon_iterator)
+    patches = Patches()
+    classes = 0
+    said: tuple[int, str] = (0, "")
+    """The last recording in whose header it is said what is not seen, and that."""
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._smon_iterator, name)
 
-    def __setattr__(self, name: str, value: Any) -> None:
-        setattr(self._smon_iterator, name, value)
-
-    def __len__(self) -> int:
-        return len(self._smon_iterator)
+_call = _Call()
 
 
 def _wrap_schedules(patches: Patches) -> list[str]:
+    _Hooked.patches, _Hooked.classes = patches, 0
     module = sys.modules[_SCHEDULES]
     parameters = ("forward_step_func", "data_iterator", "model")
     return [patches.wrap(module, name, parameters, _with_recorded_data) for name in _NAMES]
@@ -71,35 +72,66 @@ def _wrap_rerun(patches: Patches) -> list[str]:
 
 def _with_recorded_data(original: Method) -> Method:
     def forward_backward(*args: Any, **kwargs: Any) -> Any:
-        if switch.is_on:
-            try:
-                notices.look(kwargs.get("model"))
-                if "data_iterator" in kwargs:
-                    kwargs["data_iterator"] = _recorded(kwargs["data_iterator"])
-            except Exception as error:
-                failed("megatron.data", error)
-        return original(*args, **kwargs)
+        if not switch.is_on:
+            return original(*args, **kwargs)
+        before = _call.iterators
+        try:
+            notices.look(kwargs.get("model"))
+            _call.iterators = _iterators_in(kwargs.get("data_iterator"))
+            _say("; ".join(dict.fromkeys(filter(None, map(_hook, _call.iterators)))))
+        except Exception as error:
+            failed("megatron.data", error)
+        try:
+            return original(*args, **kwargs)
+        finally:
+            _call.iterators = before
 
     return forward_backward
 
 
-def _recorded(iterators: Any) -> Any:
-    """The same, or stand-ins: a list has one iterator for each chunk of the model."""
-    if isinstance(iterators, list):
-        return [_recorded(one) for one in iterators]
-    is_iterator = hasattr(type(iterators), "__next__")
-    return _Recorded(iterators) if is_iterator and not isinstance(iterators, _hooked_classes()) else iterators
+def _iterators_in(given: Any) -> tuple[Any, ...]:
+    """A list has one for each chunk of the model, None where nothing is loaded."""
+    return tuple(one for one in (given if isinstance(given, list) else [given]) if one is not None)
 
 
-def _hooked_classes() -> tuple[type, ...]:
-    owners = ((_RERUN, "RerunDataIterator"), (_LOADER, "_BaseDataLoaderIter"))
-    found = (getattr(sys.modules.get(module_name), name, None) for module_name, name in owners)
-    return (_Recorded, *(one for one in found if isinstance(one, type)))
+def _say(reason: str) -> None:
+    if _Hooked.said != (switch.recording, reason):
+        _Hooked.said = (switch.recording, reason)
+        native.set_fact("hook.megatron.data_iterator", reason[:200])
+
+
+def _hook(iterator: Any) -> str:
+    """Hooks the `__next__` that `next` finds, and returns '', or why it is left alone."""
+    name = type(iterator).__qualname__
+    owner = next((one for one in type(iterator).__mro__ if "__next__" in vars(one)), None)
+    if owner is None:
+        return f"{name} has no __next__"
+    if owner is getattr(sys.modules.get(_LOADER), "_BaseDataLoaderIter", None):
+        return ""  # hooked by the integration of torch, if at all
+    found = vars(owner)["__next__"]
+    if not inspect.isfunction(found):
+        return f"next() of {name} is not seen, since it is not of Python: only of a DataLoader inside"
+    if found.__globals__.get("__name__") == __name__:
+        return ""  # ours
+    if type(owner).__setattr__ is not type.__setattr__:
+        return f"next() of {name} is not seen: its class has its own way to be changed"
+    if _Hooked.classes >= _MOST_CLASSES:
+        return f"next() of {name} is not seen: the job has more than {_MOST_CLASSES} classes of iterators"
+    _Hooked.classes += 1
+    return _Hooked.patches.wrap(owner, "__next__", (), _recorded_next_of_call)
 
 
 def _recorded_next(original: Method) -> Method:
     def __next__(self: Any) -> Any:  # noqa: N807
         return _next(original, self) if switch.is_on else original(self)
+
+    return __next__
+
+
+def _recorded_next_of_call(original: Method) -> Method:
+    def __next__(self: Any) -> Any:  # noqa: N807
+        is_given = switch.is_on and any(one is self for one in _call.iterators)
+        return _next(original, self) if is_given else original(self)
 
     return __next__
 
