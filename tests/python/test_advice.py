@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +49,21 @@ def replayed_s(job: SyntheticJob, factors: list[float]) -> float:
 def test_a_healthy_job_and_a_slow_machine_get_no_advice(tmp_path: Path) -> None:
     assert report_of(job_with(), tmp_path).advice == ()
     assert report_of(job_with("worker=1,0:1.6"), tmp_path, "slow.parquet").advice == ()
+
+
+def test_no_work_moves_from_a_stage_that_is_slow_by_a_member_of_a_worker(tmp_path: Path) -> None:
+    plants = ["--plant", "tp_member=0,1,0:1.6", "--plant", "stage=1:1.15"]
+    layout = ["--dp", "1", "--pp", "2", "--tp", "2", "--tp-collectives", "4", "--steps", "8"]
+    assert run(["synth", "-o", str(tmp_path / "job"), *layout, *plants]) == 0
+    report = analyze(tmp_path / "job")
+    assert report.verdict.cause == "tensor_parallel_member"
+    [stage] = [cause for cause in report.causes if cause.cause == "stage"]
+    assert stage.gain_s_per_step > 0.03 * report.mean_step_time_s.base
+    assert report.advice == ()
+    assert run(["analyze", str(tmp_path / "job"), "--html", str(tmp_path / "page.html")]) == 0
+    page = (tmp_path / "page.html").read_text(encoding="utf-8")
+    assert "× its peers" in page
+    assert not re.search(r"(wait|last) [0-9.]+×", page)  # parts, not factors
 
 
 def test_layers_move_from_the_slow_stage_and_the_gain_is_that_of_the_replayed_job(tmp_path: Path) -> None:

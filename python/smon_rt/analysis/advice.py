@@ -106,7 +106,8 @@ def _plans(report: Report, layers: Sequence[int] | None) -> Iterator[_Plan]:
         if not (is_named(cause, base_s) or cause.gain_s_per_step >= NAMED_GAIN_RATIO * base_s):
             continue
         if cause.cause == "stage" and cause.where.stage is not None:
-            plan = _stage_plan(report, cause.where.stage, layers)
+            stage = cause.where.stage
+            plan = None if _has_slow_member(report, stage) else _stage_plan(report, stage, layers)
         elif cause.cause == "gc":
             plan = _gc_plan(report, cause)
         elif cause.cause == "sequence_length" and report.source.dp_size > 1:
@@ -123,6 +124,11 @@ def _gain_of(raw: RawAnswer) -> _Gain:
     gains = [before - after for before, after in zip(raw["before_s"], raw["after_s"], strict=True)]
     low, high = _analysis.bootstrap_mean(gains, raw["steps"]) or (None, None)
     return _Gain(fmean(gains), low, high)
+
+
+def _has_slow_member(report: Report, stage: int) -> bool:
+    """What a slow member costs is in the times of its stage, and moving work away from there mends nothing of it."""
+    return any(place == stage for cause in report.causes for _, _, place in cause.detail.get("members", ()))
 
 
 def _stage_plan(report: Report, stage: int, layers: Sequence[int] | None) -> _Plan | None:

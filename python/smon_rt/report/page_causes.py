@@ -169,11 +169,15 @@ def _since(report: Report, cause: Cause) -> str:
     return (strip(history) if len(history.steps) > 1 else "") + f"<span class='muted'>{safe(history.words)}</span>"
 
 
+#: Details that are parts of a whole, and no factors: of waits for a slow member, of meetings where it came last.
+_SHARES = ("wait_ratio", "last_ratio")
+
+
 def _evidence(cause: Cause) -> str:
     """`forward 2.50×, backward 2.25×, optimizer 2.26× its peers`."""
     words = [
         f"{key.removesuffix('_ratio').removesuffix('_compute').replace('_', ' ')} {ratio(value)}×"
         for key, value in cause.detail.items()
-        if key.endswith("_ratio") and isinstance(value, float) and is_finite(value)
+        if key.endswith("_ratio") and key not in _SHARES and isinstance(value, float) and is_finite(value)
     ]
     return f"{', '.join(words)} its peers" if words else ""
