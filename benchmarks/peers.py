@@ -65,6 +65,8 @@ class Peers:
     steps: dict[int, dict[str, list[Block]]] = field(default_factory=dict)
     left_out: dict[str, str] = field(default_factory=dict)
     tools: list[Tool] = field(default_factory=list)
+    load: float = field(default_factory=lambda: os.getloadavg()[0])
+    """Of the machine before it began: on a busy one only the regions' medians mean much."""
 
     def attempt(self, tool: Tool, work: Callable[[], T]) -> T | None:
         """A tool that fails is out from there on, and what it had measured too."""
@@ -256,7 +258,7 @@ def section(peers: Peers) -> str:
 
 Made by `make peers` on {datetime.date.today().isoformat()}: {processor()}, {os.cpu_count()} cores,
 Python {platform.python_version()}, {versions}.
-One run, one process, one thread; tools take turns in random order.
+One run, one process, one thread; tools take turns in random order. Load average before it: {peers.load:.1f}.
 
 An empty region, from Python:
 
