@@ -29,7 +29,7 @@ constexpr std::size_t kMaxRows = 512;  // a step of a real job fits; more only s
 
 struct Rows {
   std::vector<std::int32_t> dp_rank, stage, rank, seq_id, chunk, global_chunk, microbatch, communicator, number;
-  std::vector<std::int64_t> step, start_ns, duration_ns, group_id, step_start_ns;
+  std::vector<std::int64_t> step, start_ns, duration_ns, group_id, step_start_ns, member_excess_ns;
   std::vector<std::uint8_t> kind, is_waited;
 
   void add(const std::uint8_t* row) {
@@ -55,6 +55,8 @@ struct Rows {
     is_waited.push_back(row[5] & 1);
     communicator.push_back(row[9] % 3 - 1);
     number.push_back(small(5));
+    // None mostly, a part of the op, or more than all of it.
+    member_excess_ns.push_back(row[9] % 4 == 0 ? duration_ns.back() / 3 * (row[9] % 8) : 0);
   }
 
   OpColumns columns(std::uint8_t rules) const {
@@ -75,6 +77,7 @@ struct Rows {
       columns.is_waited = is_waited;
       columns.communicator = communicator;
       columns.communicator_number = number;
+      columns.member_excess_ns = member_excess_ns;
     }
     return columns;
   }

@@ -25,9 +25,9 @@ constexpr const char* kNames[] = {"dp_rank",     "stage",  "rank",  "step",     
 constexpr const char* kFormats[] = {"i", "i", "i", "l", "C", "l", "l", "i", "i", "i", "i"};
 constexpr std::size_t kColumnCount = std::size(kNames);
 // Of columns beyond those that must be there.
-constexpr const char* kOptionalNames[] = {"group_id", "step_start_ns", "is_waited", "communicator",
-                                          "communicator_number"};
-constexpr const char* kOptionalFormats[] = {"l", "l", "C", "i", "i"};
+constexpr const char* kOptionalNames[] = {"group_id",     "step_start_ns",       "is_waited",
+                                          "communicator", "communicator_number", "member_excess_ns"};
+constexpr const char* kOptionalFormats[] = {"l", "l", "C", "i", "i", "l"};
 constexpr std::int64_t kMaxValues = 64;
 
 class Input {
