@@ -120,13 +120,13 @@ def count_python_pair(smoke: bool, record: Record) -> None:
 
 
 def _instructions_below(function: str, state: str) -> int:
-    return _instructions_of(function, _PYTHON_PROGRAM.format(state=state, pairs=_PYTHON_PAIRS))
+    return _instructions_of(f"{function}(*", _PYTHON_PROGRAM.format(state=state, pairs=_PYTHON_PAIRS))
 
 
 def _instructions_of(function: str, program: str) -> int:
     command = [
         "valgrind", "--tool=callgrind", "--callgrind-out-file=/dev/null",
-        f"--toggle-collect=smon_rt::bindings::*::{function}(*",
+        f"--toggle-collect=*smon_rt::bindings::*::{function}",
         sys.executable, "-c", program,
     ]  # fmt: skip
     environment = os.environ | {"PYTHONHASHSEED": "0", "SMON_RT_RUN_ID": f"bench-{os.getpid()}"}
@@ -173,13 +173,13 @@ def count_collective(smoke: bool, record: Record) -> None:
             record(name, None, "no valgrind, or the kernel's clock source is not the TSC")
             continue
         program = _HOOKS_PROGRAM.format(state=PYTHON_STATES[state], collectives=_PYTHON_PAIRS)
-        count = sum(_instructions_of(function, program) for function in ("before", "after", "wait_for_work"))
+        count = sum(_instructions_of(f"{function}(*", program) for function in ("before", "after", "wait_for_work"))
         version = platform.python_version()
         record(name, count / _PYTHON_PAIRS, f"callgrind, below before(), after() and Work.wait, Python {version}")
 
 
-#: Transfers of a step that is not sampled, by objects that lie in memory as torch's do. The first of them are read by
-#: attribute: what is counted is the difference that more of them make.
+#: Transfers of a step that is not sampled, by objects that lie in memory as torch's do, and by the functions that torch
+#: calls. The first of them are read by attribute: what is counted is the difference that more of them make.
 _TRANSFERS_PROGRAM = """
 import gc, os, sys
 gc.disable()
@@ -196,15 +196,17 @@ native.know_layout()
 native.act_on_collectives(1)
 before, after = native.make_collective_hooks(Group(), 1, [0, 1, 2])
 wait = native.recorded_wait(id)
-def some(count):
+def some(count, before, after, before_args, after_args):
     for number in range(count):
         hooked.issue(0, 2, number)
-        before(hooked.before)
-        after(hooked.after)
+        before(before_args)
+        after(after_args)
+        assert smon_rt.current() != 0
         wait(hooked.work)
-some(100)
+some(20, before, after, hooked.before, hooked.after)
 hooked.reads = 0
-some({transfers})
+functions = native.make_hook_functions(before)
+some({transfers}, *map(torch_objects.as_torch_calls, functions), hooked.before_at, hooked.after_at)
 assert hooked.reads == smon_rt.status().stale_tokens == smon_rt.current() == 0
 os._exit(0)
 """
@@ -221,8 +223,10 @@ def count_transfer(smoke: bool, record: Record) -> None:
 
     def count_of(transfers: int) -> int:
         program = _TRANSFERS_PROGRAM.format(folder=folder, state=PYTHON_STATES["unsampled"], transfers=transfers)
-        return sum(_instructions_of(function, program) for function in ("before", "after", "wait_for_work"))
+        return sum(
+            _instructions_of(f"{function}*", program) for function in ("before_in<", "after_in<", "wait_for_work(")
+        )
 
     count = (count_of(2 * _PYTHON_PAIRS) - count_of(_PYTHON_PAIRS)) / _PYTHON_PAIRS
     version = platform.python_version()
-    record(name, count, f"callgrind, below before(), after() and Work.wait, read where torch has it, Python {version}")
+    record(name, count, f"callgrind, below the two functions that torch calls and Work.wait, Python {version}")

@@ -9,13 +9,14 @@ costs least. The stage's work is real: matrix products forward and backward, on 
 the harsher case.
 
 In each round the arms take turns in one process: recording paused and every hook out of torch, process groups too; then
-hooks in, sampled and unsampled steps at random. Which of the two comes first is drawn. The bare steps are dealt into
-two arms, so that the difference between these says what the machine's noise alone makes of it.
+hooks in, sampled and unsampled steps at random; then all out again, so that what drifts hits both alike. The bare steps
+are dealt into two arms, so that the difference between these says what the machine's noise alone makes of it.
 
 Added is processor time of the whole process, with the recorder's threads, but without the products themselves: these
 are the same code in all arms, and on a shared machine they vary by more than what is looked for. It is given as a share
-of 100 ms: the median over rounds of the difference between the arms' medians, with a bootstrap interval over rounds.
-The same for all processor time, and for wall time, is beside it.
+of 100 ms: a round's figure is the median of all differences between a step of one arm and one of the other, the result
+their mean over rounds without the outer fifth on each side, with a bootstrap interval over rounds. The same for all
+processor time, and for wall time, is beside it.
 """
 
 from __future__ import annotations
@@ -71,7 +72,7 @@ class Products:
 
 @dataclass(frozen=True)
 class Interval:
-    """A median, and where it lies with 95 %."""
+    """A trimmed mean, and where it lies with 95 %."""
 
     value: float
     low: float
@@ -94,19 +95,29 @@ class Result:
 
     def added(self, arm: str, what: int) -> Interval:
         """What an arm adds to a bare step, as a share of what that takes undisturbed."""
-        pairs = zip(self.arms[arm], self.arms[BARE], strict=True)
-        return bootstrap([(_median(own, what) - _median(bare, what)) / _STEP_S for own, bare in pairs])
+        rounds = []
+        for own, bare, other in zip(self.arms[arm], self.arms[BARE], self.arms[CONTROL], strict=True):
+            known = bare if arm == CONTROL else bare + other
+            rounds.append(difference([times[what] for times in own], [times[what] for times in known]) / _STEP_S)
+        return bootstrap(rounds)
 
 
-def _median(steps: list[Times], what: int) -> float:
-    return statistics.median(times[what] for times in steps)
+def difference(own: list[float], bare: list[float]) -> float:
+    """The median of all differences: one slow step is one of dozens."""
+    return statistics.median(one - other for one in own for other in bare)
+
+
+def trimmed(values: list[float]) -> float:
+    """The mean without the outer fifth on each side: rounds in which a neighbour was busy do not count."""
+    inner = sorted(values)[len(values) // 5 : len(values) - len(values) // 5]
+    return statistics.fmean(inner)
 
 
 def bootstrap(values: list[float], seed: int = 0) -> Interval:
-    """Median of values and its interval by resampling them."""
+    """Trimmed mean of values and its interval by resampling them."""
     draw = random.Random(seed).choices
-    medians = sorted(statistics.median(draw(values, k=len(values))) for _ in range(_BOOTSTRAPS))
-    return Interval(statistics.median(values), medians[_BOOTSTRAPS // 40], medians[-_BOOTSTRAPS // 40])
+    means = sorted(trimmed(draw(values, k=len(values))) for _ in range(_BOOTSTRAPS))
+    return Interval(trimmed(values), means[_BOOTSTRAPS // 40], means[-_BOOTSTRAPS // 40])
 
 
 def make_model(torch: Any, products: Products) -> Any:
@@ -185,14 +196,15 @@ class Hooks:
 
         smon_rt.detach()
         smon_rt.pause()
-        if self._group in install._hooked:
-            self._group.unregister_pre_hook(install._HOOK_ID)
-            self._group.unregister_post_hook(install._HOOK_ID)
-            install._hooked.discard(self._group)
+        self._group.unregister_pre_hook(install._HOOK_ID)
+        self._group.unregister_post_hook(install._HOOK_ID)
 
     def put_in(self) -> None:
+        from smon_rt.integrations.torch import install
+
         smon_rt.resume()
         smon_rt.attach()
+        install._register(self._group)
 
 
 def run(rounds: int, is_waiting: bool) -> Result:
@@ -216,29 +228,28 @@ def run(rounds: int, is_waiting: bool) -> Result:
         cpu_s, wall_s = time.process_time() - cpu_s, time.perf_counter() - wall_s
         return cpu_s - products.spent_s, cpu_s, wall_s
 
-    def block(arms: tuple[str, str], warm_up: int) -> dict[str, list[Times]]:
+    def block(arms: tuple[str, str], count: int, warm_up: int, times: dict[str, list[Times]]) -> None:
         for _ in range(warm_up):
             time_step(arms[0])
-        times: dict[str, list[Times]] = {arm: [] for arm in arms}
-        for arm in chance.sample([*arms] * _BLOCK, 2 * _BLOCK):
+        for arm in chance.sample([*arms] * count, 2 * count):
             times[arm].append(time_step(arm))
-        return times
 
-    def bare() -> dict[str, list[Times]]:
+    def one_round() -> dict[str, list[Times]]:
+        times: dict[str, list[Times]] = {arm: [] for arm in ARMS}
         hooks.take_out()
-        return block((BARE, CONTROL), 1)
-
-    def recorded() -> dict[str, list[Times]]:
+        block((BARE, CONTROL), _BLOCK // 2, 1, times)
         hooks.put_in()
-        return block((UNSAMPLED, SAMPLED), _DISCOVERY)  # hooks look longer at the first steps
+        block((UNSAMPLED, SAMPLED), _BLOCK, _DISCOVERY, times)  # hooks look longer at the first steps
+        hooks.take_out()
+        block((BARE, CONTROL), _BLOCK // 2, 1, times)
+        return times
 
     with tempfile.TemporaryDirectory() as folder:
         run_id = f"bench-{os.getpid()}"
         assert smon_rt.start(folder, run_id=run_id, sample_ratio=0.0, warmup_steps=0, always_steps=0)
         assert smon_rt.request_sampling(10_000, first_step=_FIRST_SAMPLED)
         for number in range(-1, rounds):
-            order = chance.sample([bare, recorded], 2)
-            for arm, times in (order[0]() | order[1]()).items():
+            for arm, times in one_round().items():
                 if number >= 0:
                     result.arms[arm].append(times)
         smon_rt.stop(closing_line=False)

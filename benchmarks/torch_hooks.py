@@ -49,7 +49,7 @@ def measure(smoke: bool, record: Record) -> None:
 
 
 def _measure_collectives(torch: Any, distributed: Any, folder: Path, rounds: int, burst: int, record: Record) -> None:
-    from smon_rt.integrations.torch import collectives, groups, install
+    from smon_rt.integrations.torch import collectives, install
 
     distributed.init_process_group("gloo", init_method=f"file://{folder / 'store'}", rank=0, world_size=1)
     assert smon_rt.start(folder, run_id=f"bench-torch-{os.getpid()}", sample_ratio=0.0, warmup_steps=0, always_steps=0)
@@ -65,14 +65,12 @@ def _measure_collectives(torch: Any, distributed: Any, folder: Path, rounds: int
         return (time.perf_counter_ns() - began) / burst
 
     one_burst()
-    hooks = collectives.make_hooks(groups.describe(group, [0]))
     for number in range(rounds):
         # This thread alone uses the group, so its hooks may come and go here.
         group.unregister_pre_hook(install._HOOK_ID)
         group.unregister_post_hook(install._HOOK_ID)
         times["bare"].append(one_burst())
-        group.register_pre_hook(install._HOOK_ID, hooks[0])
-        group.register_post_hook(install._HOOK_ID, hooks[1])
+        install._register(group)
         collectives.switch_hooks(False)
         times["off"].append(one_burst())
         collectives.switch_hooks(True)

@@ -10,7 +10,7 @@ import ctypes
 from collections.abc import Callable
 from typing import Any
 
-__all__ = ["Hooked", "PostHookArgs", "PreHookArgs", "Work", "getters"]
+__all__ = ["Hooked", "PostHookArgs", "PreHookArgs", "Work", "as_torch_calls", "getters"]
 
 _HEAD_BYTES = object.__basicsize__
 _WORD_BYTES = ctypes.sizeof(ctypes.c_void_p)
@@ -80,8 +80,10 @@ class Hooked:
         begin = ctypes.addressof(self._tensors)
         self._before.inputs[:] = begin, begin + _WORD_BYTES, begin + _WORD_BYTES
         self._after.work = ctypes.addressof(self._work)
-        for bound, value in ((self.before, self._before), (self.after, self._after), (self.work, self._work)):
-            _point(bound, ctypes.addressof(value))
+        self.before_at, self.after_at = ctypes.addressof(self._before), ctypes.addressof(self._after)
+        addresses = self.before_at, self.after_at, ctypes.addressof(self._work)
+        for bound, address in zip((self.before, self.after, self.work), addresses, strict=True):
+            _point(bound, address)
 
     def issue(self, name: int, root: int, op_id: int) -> None:
         """The next operation is this."""
@@ -99,6 +101,25 @@ class Hooked:
         if name == "op_id":
             return self._before.op_id
         return {"input_tensors": [self.tensor], "output_tensors": [], "async_op": False, "work": self.work}[name]
+
+
+class _FunctionObject(ctypes.Structure):
+    """A PyCFunctionObject, after the head."""
+
+    _fields_ = (("definition", ctypes.c_void_p), ("record", ctypes.c_void_p))
+
+
+#: Where pybind11 keeps the address of a plain function in its record: after three texts, a vector and a pointer.
+_ADDRESS_AT = 7 * _WORD_BYTES
+
+
+def as_torch_calls(function: object) -> Callable[[int], None]:
+    """The plain function in what `make_hook_functions` made: called with the address of arguments, without the GIL."""
+    own = _FunctionObject.from_address(id(function) + _HEAD_BYTES)
+    record = ctypes.c_void_p.from_address(own.record + _HEAD_BYTES).value
+    assert record is not None
+    address = ctypes.c_void_p.from_address(record + _ADDRESS_AT).value
+    return ctypes.CFUNCTYPE(None, ctypes.c_void_p)(address)
 
 
 #: In the order of `learn_torch`.

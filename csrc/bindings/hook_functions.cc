@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <cstring>
 #include <exception>
+#include <mutex>
 #include <typeinfo>
 #include <utility>
 
@@ -28,7 +29,6 @@ constexpr std::size_t kMaxGroups = 128;
 
 /// Owned for ever: torch has no way to say that it has done with a function.
 constinit std::array<std::atomic<Hooks*>, kMaxGroups> g_groups{};
-constinit std::atomic<std::size_t> g_group_count{0};
 
 bool is_python_ending() {
 #if PY_VERSION_HEX >= 0x030D0000
@@ -127,6 +127,21 @@ constexpr std::array<Functions, sizeof...(places)> make_pool(std::index_sequence
 }
 constexpr std::array<Functions, kMaxGroups> kPool = make_pool(std::make_index_sequence<kMaxGroups>());
 
+/// Its place in the pool, which it has for ever; kMaxGroups: there is none left.
+std::size_t place_of_group(Hooks* hooks) {
+  static std::mutex lock;
+  const std::lock_guard<std::mutex> guard(lock);
+  for (std::size_t place = 0; place < kMaxGroups; ++place) {
+    Hooks* known = g_groups[place].load(std::memory_order_relaxed);
+    if (known == hooks) return place;
+    if (known != nullptr) continue;
+    Py_INCREF(reinterpret_cast<PyObject*>(hooks));
+    g_groups[place].store(hooks, std::memory_order_release);
+    return place;
+  }
+  return kMaxGroups;
+}
+
 /// What pybind11 keeps of a function; nullptr: it is not one of pybind11's.
 PyObject* record_of(PyObject* function) {
   if (PyInstanceMethod_Check(function)) function = PyInstanceMethod_GET_FUNCTION(function);
@@ -165,13 +180,8 @@ PyObject* make_hook_functions(PyObject*, PyObject* hook) {
     PyErr_SetString(PyExc_TypeError, "make_hook_functions() takes the first of make_collective_hooks()");
     return nullptr;
   }
-  const std::size_t place = g_group_count.fetch_add(1, std::memory_order_relaxed);
-  if (place >= kMaxGroups) {
-    g_group_count.store(kMaxGroups, std::memory_order_relaxed);
-    Py_RETURN_NONE;
-  }
-  Py_INCREF(reinterpret_cast<PyObject*>(hooks));
-  g_groups[place].store(hooks, std::memory_order_release);
+  const std::size_t place = place_of_group(hooks);
+  if (place == kMaxGroups) Py_RETURN_NONE;
   try {
     return py::make_tuple(py::cpp_function(kPool[place].before), py::cpp_function(kPool[place].after)).release().ptr();
   } catch (const std::exception& error) {
