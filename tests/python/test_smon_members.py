@@ -59,6 +59,8 @@ def test_a_slow_member_is_named_with_its_rank_and_gain(
     )
     assert verdict.gain_s_per_step == pytest.approx(gain_s, rel=0.03)
     assert _named(report) == {MEMBER}
+    # One worker is its own ideal and loses nothing: millions of percent of that are no answer.
+    assert (" of the loss" in report.what_if([f"cause={MEMBER}"]).text) == (report.job.dp > 1)
     cause = report.causes[0]
     assert cause.detail["members"] == [[rank, plant.dp_rank, plant.stage]]
     assert cause.detail["forward_compute_ratio"] == pytest.approx(plant.factor, rel=0.05)

@@ -40,6 +40,7 @@ __all__ = ["Answer", "answer"]
 _MOST_FIXES_COUNT = 1000
 _LABEL_WIDTH = 9
 _ROUNDING = 1e-9
+_MOST_SHARE = 10.0
 _SECONDS_PER_HOUR = 3600
 _HOURS_PER_DAY = 24
 
@@ -325,7 +326,9 @@ def _answer_line(outcome: _Outcome) -> str:
     if outcome.low is not None and outcome.high is not None:
         ends = (outcome.low, outcome.high) if outcome.gain_s >= 0 else (-outcome.high, -outcome.low)
         interval = f" ({seconds_range(*ends)})"
-    share = f", {percent(outcome.share)} of the loss" if outcome.share is not None and outcome.gain_s > 0 else ""
+    # Where next to nothing is lost, a share of that says nothing.
+    has_share = outcome.share is not None and outcome.gain_s > 0 and outcome.share <= _MOST_SHARE
+    share = f", {percent(outcome.share)} of the loss" if has_share else ""
     return f"{change}: {verb} {seconds(abs(outcome.gain_s))}{more}{interval}{share}"
 
 
