@@ -147,7 +147,7 @@ def test_slices_carry_what_is_known_of_their_span(tmp_path: Path) -> None:
     mine = by_name["my région", "autograd 9"]
     assert mine["args"] == {"step": 5, "microbatch": 2, "chunk": 1, "op_index": 0, "flags": "aborted in_capture"}
     host, device = by_name["forward_send", "autograd 9"], by_name["forward_send", "GPU 1 stream 0xab"]
-    assert host["depth"] == 1
+    assert host["depth"] == 0  # it is no part of the compute during which it is sent
     assert (device["start_ns"], device["end_ns"]) == (300, 340)
     assert device["args"] == host["args"]
     assert device["args"]["payload_bytes"] == 2**47
@@ -161,7 +161,7 @@ def test_slices_carry_what_is_known_of_their_span(tmp_path: Path) -> None:
     assert export(tmp_path, "chrome", tmp_path / "out.json") == 0
     events = json.loads((tmp_path / "out.json").read_text(encoding="utf-8"))["traceEvents"]
     phases = Counter(event["ph"] for event in events)
-    assert phases == {"M": 10, "X": 5, "s": 1, "C": 1}
+    assert phases == {"M": 12, "X": 5, "s": 1, "C": 1}
 
 
 def test_chrome_parses_and_has_the_same_slices_and_arrows(tmp_path: Path) -> None:

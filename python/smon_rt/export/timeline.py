@@ -1,7 +1,8 @@
 """A rank's trace as tracks of nested slices, the form that timeline viewers take.
 
 A track is a thread or a stream. Spans of one track may overlap (communication that runs beside the computation), but
-viewers draw a track as a stack of slices; so a track is split into lanes, within each of which slices nest.
+viewers draw a track as a stack of slices; so a track is split into lanes, within each of which slices nest. Messages
+have lanes of their own: a compute while one is on its way is no part of it.
 """
 
 from __future__ import annotations
@@ -172,9 +173,11 @@ class _TimelineBuilder:
     def _lanes(
         self, name: str, order: int, rows: Array, start_ns: Array, duration_ns: Array, *, on_device: bool
     ) -> Iterator[Lane]:
-        starts = start_ns[rows] + self._offset_ns
-        for lane in split_into_lanes(starts, starts + duration_ns[rows], rows):
-            yield Lane(name, order, self._slices(lane, on_device))
+        is_message = np.isin(self._spans.kind[rows], [*SENDS, *RECVS])
+        for chosen in (rows[~is_message], rows[is_message]):
+            starts = start_ns[chosen] + self._offset_ns
+            for lane in split_into_lanes(starts, starts + duration_ns[chosen], chosen):
+                yield Lane(name, order, self._slices(lane, on_device))
 
     def _slices(self, rows: list[tuple[int, int, int]], on_device: bool) -> Iterator[Slice]:
         """Slices of some spans. The arrow of a message goes from device slice to device slice where there are any."""
