@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 from smon_rt.trace.kinds import FLAGS
 from tests.python.recording_process import job
 from tests.python.torch_jobs import TorchJob, counts_by_step, needs_torch, nursery, rows, step_numbers, torch_job
@@ -172,33 +174,50 @@ def test_spans_that_the_script_opens_are_not_recorded_twice(torch_job: TorchJob)
     assert {row.microbatch for row in rows(trace, "forward_compute", "backward_compute")} == {7}
 
 
-def test_an_optimizer_with_a_closure_is_the_time_beside_the_closure(torch_job: TorchJob) -> None:
+def test_an_optimizer_with_a_closure_is_the_time_beside_what_that_computes(torch_job: TorchJob) -> None:
     torch_job.run(
         _MODEL,
         """
-        def closure():
-            optimizer.zero_grad()
-            loss = model(x).sum()
-            loss.backward()
-            time.sleep(0.02)
-            return loss
-        start()
-        for k in range(2):
-            with smon_rt.step(k):
-                assert float(optimizer.step(closure).detach()) < 1e9
+        class Closure:
+            calls = []
+            def __call__(self, *args, **kwargs):
+                self.calls.append((args, kwargs))
+                optimizer.zero_grad()
+                with torch.no_grad(): model(x)
+                loss = model(x).sum()
+                loss.backward()
+                return loss
+        class Particular(torch.optim.SGD):
+            def step(self, closure=None):
+                assert closure is own and isinstance(closure, Closure)
+                with torch.enable_grad(): loss = closure(1, backward=True)
+                with torch.no_grad(): weight.sub_(weight.grad, alpha=1e-3)
+                return loss
+        weight = model[0].weight
+        own = Closure()
+        particular = Particular(model.parameters(), lr=1e-3)
         lbfgs = torch.optim.LBFGS(model.parameters(), max_iter=2, lr=1e-3)
+        start()
+        with smon_rt.step(0): assert float(particular.step(own).detach()) < 1e9
+        with smon_rt.step(1): lbfgs.step(closure=own)
         with smon_rt.step(2):
-            lbfgs.step(closure=lambda: closure())
+            loss = own()
+            assert optimizer.step(lambda: loss) is loss
+        with smon_rt.step(3), smon_rt.span("optimizer"): particular.step(closure=own)
         smon_rt.stop()
+        assert own.calls[0] == own.calls[-1] == ((1,), {"backward": True})
         assert smon_rt.current() == 0
         """,
     )
     (trace,) = torch_job.traces()
-    expected = {"forward_compute": 1, "backward_compute": 1, "optimizer": 1}
-    assert counts_by_step(trace, range(2)) == [expected] * 2
-    assert all(row.end_ns - row.start_ns < 15_000_000 for row in rows(trace, "optimizer"))
-    (last,) = counts_by_step(trace, range(2, 3))
-    assert last["optimizer"] == last["forward_compute"] == last["backward_compute"] > 1
+    computes = {"eval": 1, "forward_compute": 1, "backward_compute": 1}
+    first, lbfgs, without, explicit = counts_by_step(trace, range(4))
+    assert first == computes | {"optimizer": 3}  # before the evaluation, between it and the forward, after the backward
+    assert lbfgs["forward_compute"] == lbfgs["backward_compute"] > 1
+    assert lbfgs["optimizer"] == 2 * lbfgs["forward_compute"] + 1
+    assert without == explicit == computes | {"optimizer": 1}
+    spans = sorted((row.start_ns, row.end_ns) for row in rows(trace, *computes, "optimizer") if row.step < 3)
+    assert all(end <= start for (_, end), (start, _) in itertools.pairwise(spans))
 
 
 def test_recomputed_activations_belong_to_the_backward(torch_job: TorchJob) -> None:

@@ -172,6 +172,7 @@ def _enter(schedule: Any) -> None:
     try:
         if not _running.is_eval:
             steps.begin_unless_explicit()
+            steps.interrupt()
             is_same = _running.step == _ended_steps
             _running.microbatch_offset = _running.microbatch_offset + schedule._n_microbatches if is_same else 0
             _running.step = _ended_steps

@@ -46,6 +46,8 @@ class _Counts:
 #: Called when a backward pass has returned: whatever it reduces is reduced.
 on_backward_end: list[Callable[[], None]] = []
 
+_ON_EVAL_END = [steps.go_on]
+
 _is_end_awaited = False
 
 
@@ -134,6 +136,7 @@ class Roots:
                 self._begin_discovery()
         if is_eval:
             native.end(token)
+            call_all(_ON_EVAL_END, "torch.forward")
         elif token:
             native.forward_returned()
         return result
@@ -166,6 +169,7 @@ def _begin_forward(module: Any) -> int:
     if forward := native.forward():
         return forward  # another part of the same microbatch's model
     steps.begin_unless_explicit()
+    steps.interrupt()
     if native.find_open(_COMPUTE):
         return 0
     gradients.forward_ran(module)
@@ -177,6 +181,7 @@ def _begin_forward(module: Any) -> int:
 
 def _begin_eval() -> int:
     native.close_forward(0)
+    steps.interrupt()
     if native.find_open(_COMPUTE):
         return 0
     return native.begin(_EVAL, -1, -1, 0, 0, -1, 0, 0, 0, FORWARD_ONLY)
@@ -220,6 +225,7 @@ def _begin_backward() -> int:
     _is_end_awaited = False
     native.take_backward_end()
     native.end_forward()
+    steps.interrupt()
     microbatch = min(_Counts.backwards, max(_Counts.forwards - 1, 0))
     if native.find_open(_COMPUTE):
         return 0

@@ -311,6 +311,8 @@ _STATE_HOOKS: tuple[tuple[list[Callable[[], None]], Callable[[], None]], ...] = 
     (state.on_step_end, _step_ended),
     (state.on_stop, _stopping),
     (steps.on_other_work, compute.close_forward),
+    (steps.on_other_work, steps.interrupt),
     (compute.on_backward_end, native.end_reductions),
     (compute.on_backward_end, gradients.backward_ended),
+    (compute.on_backward_end, steps.go_on),
 )

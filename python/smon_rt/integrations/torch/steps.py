@@ -1,7 +1,8 @@
 """Optimizers, and steps of loops that do not say theirs.
 
-optimizer is the outermost `Optimizer.step`. Where the script has no `smon_rt.step`, a step begins with the first
-forward and closes with the first optimizer's step; the next begins there.
+optimizer is the outermost `Optimizer.step`, beside what its closure computes: that is told by the forward and backward
+that hooks see, since the closure stays the job's own object. Where the script has no `smon_rt.step`, a step begins with
+the first forward and closes with the first optimizer's step; the next begins there.
 
 Threading: the job's own threads.
 """
@@ -19,10 +20,15 @@ from smon_rt.integrations.state import failed, mask, say_once, switch
 from smon_rt.integrations.torch import gradients
 from smon_rt.kinds import KIND_NAMES
 
-__all__ = ["after_step", "before_step", "begin_unless_explicit", "on_optimizer_step", "reset", "scaler_step"]
+__all__ = [
+    *("after_step", "before_step", "begin_unless_explicit", "go_on", "interrupt", "on_optimizer_step", "reset"),
+    "scaler_step",
+]
 
 _OPTIMIZER = KIND_NAMES.index("optimizer")
 _OPTIMIZER_MASK = mask("optimizer")
+#: Whoever has one of these open records what goes on otherwise.
+_OTHERS_MASK = mask("optimizer", "forward_compute", "backward_compute", "forward_backward_combined", "eval")
 _SAY_STEPS = "put `with smon_rt.step(k):` around each iteration, or steps are counted wrongly"
 
 
@@ -55,51 +61,43 @@ def begin_unless_explicit() -> None:
         state.begin_counted_step()
 
 
-def before_step(optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """torch calls it before any optimizer's step; what it returns replaces the arguments."""
+def before_step(optimizer: Any, _args: tuple[Any, ...], _kwargs: dict[str, Any]) -> None:
+    """torch calls it before any optimizer's step."""
     if not switch.is_on:
-        return None
+        return
     try:
-        return _begin(optimizer, args, kwargs)
+        _begin(optimizer)
     except Exception as error:
         failed("torch.optimizer", error)
-        return None
 
 
-def _begin(optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _begin(optimizer: Any) -> None:
     inside = _running.inside
     if any(identity == id(optimizer) for identity, _ in inside):
         _abort_all()  # its step before was left by an exception, of which torch does not tell
     entry = [id(optimizer), 0]
     inside.append(entry)
     if len(inside) > 1:  # an optimizer that wraps another
-        return None
+        return
     begin_unless_explicit()
     for other in on_other_work:
         other()
-    if native.find_open(_OPTIMIZER_MASK):
-        return None
-    closure = kwargs.get("closure") or (args[1] if len(args) > 1 else None)
-    if not callable(closure):
+    if not native.find_open(_OPTIMIZER_MASK):
         entry[1] = native.begin(_OPTIMIZER)
-        return None
-    recorded = _recorded_closure(closure, entry)
-    if "closure" in kwargs:
-        return args, kwargs | {"closure": recorded}
-    return (args[0], recorded, *args[2:]), kwargs
 
 
-def _recorded_closure(closure: Callable[[], Any], entry: list[int]) -> Callable[[], Any]:
-    """A closure is forward and backward: the optimizer's time is what comes between and after its calls."""
-
-    def recorded() -> Any:
+def interrupt() -> None:
+    """Something else begins, in the closure of an optimizer's step if there is one: the optimizer waits for it."""
+    if _running.inside:
+        entry = _running.inside[0]
         token, entry[1] = entry[1], 0
         native.end(token)
-        result = closure()
-        entry[1] = native.begin(_OPTIMIZER)
-        return result
 
-    return recorded
+
+def go_on() -> None:
+    """That has ended: what is left of the optimizer's step is the optimizer's."""
+    if _running.inside and not native.find_open(_OTHERS_MASK):
+        _running.inside[0][1] = native.begin(_OPTIMIZER)
 
 
 def after_step(optimizer: Any, _args: tuple[Any, ...], _kwargs: dict[str, Any]) -> None:
