@@ -114,7 +114,15 @@ PYTHON_RULES: tuple[PythonRule, ...] = (
     ),
     PythonRule(
         (
-            *("_backend.py", "_closing.py", "_inert.py", "_interleaved.py", "_layout.py", "_recording.py"),
+            *(
+                "_backend.py",
+                "_closing.py",
+                "_inert.py",
+                "_interleaved.py",
+                "_layout.py",
+                "_measured_step.py",
+                "_recording.py",
+            ),
             *("bench.py", "run.py"),
             *("integrations/**/*.py", "gc/**/*.py", "checkpoint/**/*.py", "_memory.py"),
         ),

@@ -6,13 +6,16 @@ the median over rounds is given, and an interval by resampling them (bootstrap).
 
 from __future__ import annotations
 
+import math
 import random
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
-__all__ = ["Added", "Round", "StepTimes", "added", "times_of", "typical_s"]
+__all__ = ["FEWEST_ROUNDS", "Added", "Round", "StepTimes", "added", "times_of", "typical_s"]
 
+#: From here on the median lies between the least and the greatest with 95 %; before, no interval can say so.
+FEWEST_ROUNDS = 6
 _RESAMPLES = 2000
 #: Of the resampled medians 95 % lie between these.
 _LOW, _HIGH = 0.025, 0.975
@@ -20,7 +23,10 @@ _LOW, _HIGH = 0.025, 0.975
 
 @dataclass(frozen=True)
 class Added:
-    """What is added to a step, as a share of it: 0.01 is 1 %. Between `low` and `high` it lies with 95 %."""
+    """What is added to a step, as a share of it: 0.01 is 1 %. Between `low` and `high` it lies with 95 %.
+
+    Fewer than six rounds tell no interval: then both are infinite.
+    """
 
     value: float
     low: float
@@ -31,7 +37,18 @@ class Added:
         """True if it may as well be nothing."""
         return self.low <= 0.0 <= self.high
 
+    @property
+    def has_interval(self) -> bool:
+        """False if there were too few rounds to say between what it lies."""
+        return math.isfinite(self.low) and math.isfinite(self.high)
+
+    def to_json(self) -> dict[str, float | None]:
+        """Plain values; the ends are None where there is no interval."""
+        return {name: value if math.isfinite(value) else None for name, value in asdict(self).items()}
+
     def __str__(self) -> str:
+        if not self.has_interval:
+            return f"{100 * self.value:+.2f} % (no interval from so few rounds)"
         return f"{100 * self.value:+.2f} % ({100 * self.low:+.2f} to {100 * self.high:+.2f})"
 
 
@@ -89,6 +106,8 @@ def added(arm: Sequence[Round], bases: Sequence[Sequence[Round]]) -> Added:
 
 
 def _with_interval(values: list[float]) -> Added:
+    if len(values) < FEWEST_ROUNDS:
+        return Added(statistics.median(values), -math.inf, math.inf)
     draw = random.Random(0).choices  # the same interval for the same values
     medians = sorted(statistics.median(draw(values, k=len(values))) for _ in range(_RESAMPLES))
     low, high = (medians[round(part * (_RESAMPLES - 1))] for part in (_LOW, _HIGH))

@@ -19,6 +19,7 @@ import os
 import random
 import statistics
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
@@ -28,8 +29,9 @@ from typing import Any
 from smon_rt import _recording as recording
 from smon_rt import integrations as hooks
 from smon_rt._backend import native
-from smon_rt._interleaved import Added, Round, StepTimes, added, times_of
+from smon_rt._interleaved import FEWEST_ROUNDS, Added, Round, StepTimes, added, times_of
 from smon_rt._layout import torch_distributed
+from smon_rt._measured_step import StepError, check_bare, check_recorded, idle_kind, refuse_undone
 from smon_rt.errors import RecordingError
 
 __all__ = ["Added", "Measurement", "StepTimes", "measure"]
@@ -37,10 +39,11 @@ __all__ = ["Added", "Measurement", "StepTimes", "measure"]
 BARE, BARE_AGAIN, UNSAMPLED, SAMPLED = ARMS = ("bare", "bare again", "unsampled", "sampled")
 _DEFAULT_RATIO = 0.1
 _WARMUP_STEPS = 3
-_FEWEST_ROUNDS = 6
 _MOST_ROUNDS = 100_000
 #: On a busy machine the recorder's thread may take longer to end than `stop` waits, and nothing starts until it has.
 _PATIENCE_S = 3.0
+#: There is one recording in a process: two measurements would each take the other's for its own.
+_ALONE = threading.Lock()
 
 
 @dataclass(frozen=True)
@@ -84,7 +87,8 @@ class Measurement:
 
     def to_json(self) -> dict[str, Any]:
         """Plain values, times in seconds, what is added as a share of a bare step."""
-        return {**asdict(self), "added_at_ratio_0.1": self.added_at(_DEFAULT_RATIO)}
+        shares = {name: getattr(self, name).to_json() for name in ("unsampled_added", "sampled_added", "noise")}
+        return {**asdict(self), **shares, "added_at_ratio_0.1": self.added_at(_DEFAULT_RATIO)}
 
     def __str__(self) -> str:
         bare = self.bare
@@ -108,7 +112,7 @@ def _ms(time_s: float) -> str:
 
 
 def _noise(one: Added) -> str:
-    return ", no more than noise" if one.is_noise else ""
+    return ", no more than noise" if one.is_noise and one.has_interval else ""
 
 
 def measure(
@@ -127,16 +131,20 @@ def measure(
     Process groups that exist keep their hooks in bare steps too, switched off.
 
     Args:
-        step_fn: does one training step; it is called some hundred times. What it raises is raised here.
+        step_fn: does one training step; it is called some hundred times. What it raises is raised here. It has to
+            leave the recording and its hooks alone.
         seconds: how long this takes, about; at least six rounds are done, of 18 to 162 steps each (the longer a
             step, the fewer).
         rounds: so many rounds, however long they take. A job of several processes needs it: all run the same steps.
+            Fewer than six tell no interval.
         integrations: as of `start`: "auto" (all), "none", or some names.
         trace_dir: where files are while it runs, to measure with that file system; a temporary directory if not given.
 
     Raises:
-        RecordingError: recording is on already, disabled (SMON_RT_DISABLE) or cannot start; an argument is out of its
-            range; there are several processes and no `rounds`.
+        RecordingError: recording is on already, disabled (SMON_RT_DISABLE) or cannot start; another measurement is
+            under way in this process; an argument is out of its range; there are several processes and no `rounds`; the
+            step is a coroutine or a generator, which does nothing when called, or starts, stops or pauses the
+            recording, or attaches or detaches hooks.
 
     Example:
         >>> import smon_rt
@@ -146,18 +154,37 @@ def measure(
     """
     if not callable(step_fn):
         raise RecordingError(f"measure: {step_fn!r:.80} is no function: give one that does a training step")
-    if not (isinstance(seconds, (int, float)) and math.isfinite(seconds) and seconds > 0):
+    if kind := idle_kind(step_fn):
+        raise StepError(f"measure: the step is {kind}: it does nothing when called; give a function that does one step")
+    if isinstance(seconds, bool) or not (isinstance(seconds, (int, float)) and 0 < seconds < math.inf):
         raise RecordingError(f"measure: seconds is {seconds!r:.80}, expected a number above 0")
-    if rounds is not None and not (isinstance(rounds, int) and 1 <= rounds <= _MOST_ROUNDS):
+    if rounds is not None and (
+        isinstance(rounds, bool) or not (isinstance(rounds, int) and 1 <= rounds <= _MOST_ROUNDS)
+    ):
         raise RecordingError(f"measure: rounds is {rounds!r:.80}, expected a whole number from 1 to {_MOST_ROUNDS}")
+    if not (trace_dir is None or isinstance(trace_dir, (str, bytes, os.PathLike))):
+        raise RecordingError(f"measure: trace_dir is {trace_dir!r:.80}, expected a path")
     distributed = torch_distributed()
     if rounds is None and distributed is not None and distributed.get_world_size() > 1:
         raise RecordingError("measure: a job of several processes needs rounds=N: all of them must run the same steps")
-    if native.status()["is_started"]:
-        raise RecordingError("measure: recording is on: call smon_rt.stop() first, since bare steps are measured too")
     chosen = hooks.check("measure", integrations)
-    with _folder(trace_dir) as folder, _as_before():
+    with _alone(), _folder(trace_dir) as folder, _as_before():
         return _Bench(step_fn, chosen, folder).run(seconds, rounds)
+
+
+@contextlib.contextmanager
+def _alone() -> Iterator[None]:
+    """No other measurement and no recording goes on."""
+    if not _ALONE.acquire(blocking=False):
+        raise RecordingError("measure: another measurement is under way in this process: let it end first")
+    try:
+        if native.status()["is_started"]:
+            raise RecordingError(
+                "measure: recording is on: call smon_rt.stop() first, since bare steps are measured too"
+            )
+        yield
+    finally:
+        _ALONE.release()
 
 
 @contextlib.contextmanager
@@ -184,17 +211,20 @@ def _as_before() -> Iterator[None]:
 
 
 def _stop() -> dict[str, Any]:
-    """Ends the recording, if there is one, and removes its files; its counters."""
+    """Ends the recording, if there is one; its counters."""
     status = native.status()
     if status["is_started"]:
         if not recording.stop(closing_line=False):
             time.sleep(_PATIENCE_S)
         status = native.status()
-        if status["file_path"]:
-            path = Path(status["file_path"])
-            for file in path.parent.glob(path.name.partition(".smon")[0] + ".*"):
-                file.unlink(missing_ok=True)
     return status
+
+
+def _remove_files(path: str) -> None:
+    """Those of one recording."""
+    if path:
+        for file in Path(path).parent.glob(Path(path).name.removesuffix(".smon") + ".*"):
+            file.unlink(missing_ok=True)
 
 
 @dataclass
@@ -210,18 +240,30 @@ class _Bench:
     makes_steps: bool | None = None
     """Whether what is measured says itself where its steps are, or hooks do; None until seen."""
     starts: int = 0
+    path: str = ""
+    """Of the file of the recording that is on; empty while none is."""
+    attached: list[str] = field(default_factory=list)
     sampled_steps: int = 0
     recorded_spans: int = 0
     dropped_spans: int = 0
 
     def run(self, seconds: float, rounds: int | None) -> Measurement:
-        """Rounds until the time is over, or so many."""
+        """Rounds until the time is over, or so many. Leaves no file."""
+        try:
+            return self._rounds(seconds, rounds)
+        finally:
+            _stop()
+            _remove_files(self.path)
+
+    def _rounds(self, seconds: float, rounds: int | None) -> Measurement:
+        refuse_undone(self.step_fn())
+        check_bare()
         began_ns = self.clock_ns()
         usual_s = statistics.median(self._step(self.step_fn) for _ in range(_WARMUP_STEPS))
         block = _BLOCK if rounds is not None else next(one for length_s, one in _BLOCKS if usual_s >= length_s)
         for done in itertools.count():
             elapsed_s = (self.clock_ns() - began_ns) / 1e9
-            if done == rounds or (rounds is None and done >= _FEWEST_ROUNDS and elapsed_s >= seconds):
+            if done == rounds or (rounds is None and done >= FEWEST_ROUNDS and elapsed_s >= seconds):
                 break
             parts = [self._bare, self._recorded]
             self.chance.shuffle(parts)
@@ -234,15 +276,19 @@ class _Bench:
         self._warm_up(self.step_fn, block.after_change)
         for arm in self.chance.sample((BARE, BARE_AGAIN), 2):
             self._block(arm, self.step_fn, block)
+        check_bare()
 
     def _recorded(self, block: Block) -> None:
         for number, arm in enumerate(self.chance.sample((UNSAMPLED, SAMPLED), 2)):
             self._start(1.0 if arm == SAMPLED else 0.0)
             self._warm_up(self._recorded_step(), 1)  # shows who makes the steps
+            check_recorded(self.path, self.attached)
             self._warm_up(self._recorded_step(), (block.after_start if number else block.after_change) - 1)
             before = native.status()
             self._block(arm, self._recorded_step(), block)
+            check_recorded(self.path, self.attached)
             status = _stop()
+            _remove_files(self.path)
             self.dropped_spans += status["dropped_spans"]
             if arm == SAMPLED:
                 self.sampled_steps += status["sampled_steps"] - before["sampled_steps"]
@@ -262,6 +308,8 @@ class _Bench:
         problem = native.status()["file_error"] if is_on else native.last_error()
         if problem or not is_on:
             raise RecordingError(f"measure: recording cannot start: {problem}")
+        self.path = native.status()["file_path"]
+        self.attached = hooks.attached()
 
     def _recorded_step(self) -> Callable[[], object]:
         """The step as a job runs it: if nobody says where it begins, we do."""

@@ -55,6 +55,14 @@ def test_what_is_within_noise_says_so() -> None:
     assert str(Added(0.0031, -0.0012, 0.0402)) == "+0.31 % (-0.12 to +4.02)"
 
 
+def test_a_few_rounds_have_no_interval_and_show_nothing() -> None:
+    few = added(rounds(2.0, count=5), [rounds(1.0, count=5)])
+    assert str(few) == "+100.00 % (no interval from so few rounds)"
+    assert few.is_noise
+    assert few.to_json() == {"value": 1.0, "low": None, "high": None}
+    assert added(rounds(2.0, count=6), [rounds(1.0, count=6)]).to_json() == {"value": 1.0, "low": 1.0, "high": 1.0}
+
+
 def test_times_of_all_rounds_are_one_set() -> None:
     steps = [Round((tuple(float(k) for k in range(100 * one, 100 * one + 100)),)) for one in range(2)]
     assert times_of(steps) == StepTimes(200, 99.5, 198.0)
@@ -93,8 +101,49 @@ def measured(step_fn, **options):
 def raised(function, **options):
     try:
         bench.measure(function, **options)
+    except smon_rt.RecordingError as error:
+        return f"RecordingError: {error}"
     except Exception as error:
         return f"{type(error).__name__}: {error}"
+
+def idle_steps():
+    # Steps that do nothing when they are called.
+    async def coroutine(): work(False, 1)
+    def generator(): yield work(False, 1)
+    async def async_generator(): yield work(False, 1)
+    class Method:
+        async def step(self): work(False, 1)
+        async def __call__(self): work(False, 1)
+    return {
+        "coroutine": coroutine,
+        "generator": generator,
+        "async generator": async_generator,
+        "method": Method().step,
+        "object": Method(),
+        "partial": functools.partial(generator),
+        "returns a coroutine": lambda: coroutine(),
+        "returns a generator": lambda: generator(),
+        "returns an async generator": lambda: async_generator(),
+    }
+
+def meddling_steps():
+    # Steps that measure something else than they are thought to.
+    def starts(): smon_rt.start(DIR + "/own", run_id="own"); step()
+    def stops(): step(); smon_rt.stop(closing_line=False)
+    def pauses(): step(); smon_rt.pause()
+    def starts_anew():
+        step()
+        if smon_rt.stop(closing_line=False): starts()
+    def detaches(): step(); smon_rt.detach()
+    def attaches(): step(); smon_rt.attach("gc")
+    def measures(): bench.measure(step, rounds=1)
+    def measures_beside():
+        said = []
+        thread = threading.Thread(target=lambda: said.append(raised(step, rounds=1)))
+        thread.start(); thread.join()
+        raise ValueError(said[0])
+    own = (starts, stops, pauses, starts_anew, detaches, attaches, measures, measures_beside)
+    return {one.__name__: one for one in own}
 
 answer = {
     "planted": measured(step, seconds=2),
@@ -116,9 +165,18 @@ answer["attached"] = smon_rt.integrations.attached()
 answer["no function"] = raised(7)
 answer["seconds"] = raised(step, seconds=float("nan"))
 answer["rounds"] = raised(step, rounds=0)
-answer["odd folder"] = raised(step, trace_dir=7)
+answer["odd folder"] = raised(fails_if_called := lambda: 1 / 0, trace_dir=7)
+answer["true rounds"] = raised(fails_if_called, rounds=True)
+answer["true seconds"] = raised(fails_if_called, seconds=True)
+answer["endless"] = raised(fails_if_called, seconds=float("inf"))
+few = bench.measure(step, rounds=2)
+answer["few"] = [str(few), json.dumps(few.to_json(), allow_nan=False)]
 answer["integration"] = raised(step, integrations="tensorflow")
 answer["no folder"] = raised(step, trace_dir="/proc/nowhere")
+answer |= {name: raised(own) for name, own in idle_steps().items()}
+answer |= {name: raised(own) for name, own in meddling_steps().items()}
+answer["own files"] = [path.name for path in Path(DIR, "own").iterdir()]
+for path in Path(DIR, "own").iterdir(): path.unlink()
 slept, stop = [], bench.recording.stop
 bench.time.sleep, bench.recording.stop = slept.append, lambda **options: stop(**options) and False
 bench.measure(step, rounds=1)
@@ -165,7 +223,29 @@ def test_planted_costs_are_found_and_the_process_is_as_before(job: RecordedJob) 
     assert "7 is no function" in answer["no function"]
     assert "seconds is nan" in answer["seconds"]
     assert "rounds is 0" in answer["rounds"]
-    assert answer["odd folder"].startswith("RecordingError: start: trace_dir is 7")
+    assert answer["odd folder"].startswith("RecordingError: measure: trace_dir is 7")
+    assert answer["true rounds"].startswith("RecordingError: measure: rounds is True")
+    assert answer["true seconds"].startswith("RecordingError: measure: seconds is True")
+    assert answer["endless"].startswith("RecordingError: measure: seconds is inf")
+    text, document = answer["few"]
+    assert text.count("(no interval from so few rounds)") == 3
+    assert "noise" not in text.replace("\nnoise ", "")
+    assert json.loads(document)["sampled_added"]["low"] is None
+    for name in ("coroutine", "generator", "async generator", "method", "object", "partial"):
+        assert answer[name].startswith("RecordingError: measure: the step is a"), name
+        for returned in ("returns a coroutine", "returns a generator", "returns an async generator"):
+            assert answer[returned].startswith("RecordingError: measure: the step returned its work undone, as a"), (
+                returned
+            )
+    for name in ("starts", "starts_anew"):
+        assert answer[name].startswith("RecordingError: measure: the step started a recording of its own"), name
+    assert answer["stops"].startswith("RecordingError: measure: the step stopped the recording")
+    assert answer["pauses"].startswith("RecordingError: measure: the step paused the recording")
+    for name in ("detaches", "attaches"):
+        assert answer[name].startswith("RecordingError: measure: the step put hooks in or took them out"), name
+    for name in ("measures", "measures_beside"):
+        assert "measure: another measurement is under way in this process" in answer[name], name
+    assert len(answer["own files"]) == 2  # they are not ours to remove
     assert "measure: no integration 'tensorflow'" in answer["integration"]
     assert answer["slept"] == [3.0, 3.0]  # once for each recording that was slow to stop
     assert answer["no folder"].startswith("RecordingError: measure: recording cannot start: cannot make")
@@ -201,6 +281,14 @@ def test_hooks_of_torch_are_in_for_recorded_steps_only(job: RecordedJob) -> None
 _FILES = {
     "good": "import neighbour\n\ndef setup():\n    print('set up')\n\ndef step():\n    neighbour.work()\n",
     "raises": "def step():\n    return 1 / 0\n",
+    "coroutine": "async def step():\n    ...\n",
+    "set_up_later": "async def setup(): ...\n\ndef step(): ...\n",
+    "stops": "import smon_rt\n\ndef step():\n    smon_rt.stop(closing_line=False)\n",
+    "nested": "import smon_rt\n\ndef step():\n    smon_rt.bench.measure(step)\n",
+    "wordless": (
+        "class Wordless(BaseException):\n    def __str__(self):\n        raise ValueError\n\n"
+        "def step():\n    raise Wordless\n"
+    ),
     "exits": "def step():\n    raise SystemExit(3)\n",
     "set_up": "def setup():\n    open('/nowhere/at/all')\n\ndef step(): ...\n",
     "empty": "x = 1\n",
@@ -243,6 +331,11 @@ def test_the_command_measures_a_file_and_refuses_others_in_one_line(job: Recorde
         assert errors.startswith(f"smon: {job.folder}/{file}.py") == (name != "seconds"), errors
     said = {name: errors for name, (_, _, errors) in answer.items()}
     assert "raises.py:2: step() raised ZeroDivisionError: division by zero" in said["raises"]
+    assert "coroutine.py: step() is a coroutine function" in said["coroutine"]
+    assert "set_up_later.py: setup() is a coroutine function" in said["set_up_later"]
+    assert "stops.py: measure: the step stopped the recording" in said["stops"]
+    assert "nested.py:4: measure: another measurement" in said["nested"]
+    assert "wordless.py:6: step() raised Wordless" in said["wordless"]
     assert "exits.py:2: step() raised SystemExit: 3" in said["exits"]
     assert "set_up.py:2: setup() raised FileNotFoundError" in said["set_up"]
     assert "defines no step()" in said["empty"]

@@ -21,7 +21,7 @@ import click
 
 from smon_rt import __version__
 from smon_rt.environment import LogLevel, log_level
-from smon_rt.errors import SmonError
+from smon_rt.errors import SmonError, words_of
 
 EXIT_BAD_INPUT = 2
 EXIT_UNEXPECTED = 70  # sysexits.h: EX_SOFTWARE
@@ -168,7 +168,7 @@ def _unexpected(error: Exception) -> int:
         traceback.print_exc()
         return EXIT_UNEXPECTED
     _say(
-        f"unexpected {type(error).__name__}: {error} — this is a bug of smon_rt: "
+        f"unexpected {words_of(error)} — this is a bug of smon_rt: "
         "please report it with the output of the same command under SMON_RT_LOG=debug"
     )
     return EXIT_UNEXPECTED

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from smon_rt.errors import SmonError
+from smon_rt.errors import SmonError, words_of
 
 if TYPE_CHECKING:
     from smon_rt.bench import Measurement
@@ -87,11 +87,15 @@ def _loaded(path: str) -> ModuleType:
 
 
 def _function(path: str, module: ModuleType, name: str) -> Callable[[], object]:
+    from smon_rt._measured_step import idle_kind
+
     function: Callable[[], object] | None = getattr(module, name, None)
     if function is None:
         raise SmonError(f"{path}: defines no {name}(): write `def {name}():`, which does one training step")
     if not callable(function):
         raise SmonError(f"{path}: {name} is a {type(function).__name__}, expected a function")
+    if kind := idle_kind(function):
+        raise SmonError(f"{path}: {name}() is {kind}: it does nothing when called; let it do its work itself")
     return function
 
 
@@ -103,13 +107,20 @@ def _call(path: str, module: ModuleType, name: str) -> None:
 
 @contextlib.contextmanager
 def _in_one_line(path: str, what: str) -> Iterator[None]:
-    """Says where in the file an exception came from; ours go as they are."""
+    """Says where in the file an exception came from; ours go as they are unless the file is why."""
+    from smon_rt._measured_step import StepError
+
     try:
         yield
-    except SmonError:
+    except KeyboardInterrupt:
         raise
-    except (Exception, SystemExit) as error:
-        raise SmonError(f"{path}{_line(path, error)}: {what} {type(error).__name__}: {error}") from error
+    except BaseException as error:
+        line = _line(path, error)
+        if isinstance(error, SmonError):
+            if not line and not isinstance(error, StepError):
+                raise
+            raise SmonError(f"{path}{line}: {error}") from error
+        raise SmonError(f"{path}{line}: {what} {words_of(error)}") from error
 
 
 def _line(path: str, error: BaseException) -> str:
