@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import copy
 import importlib
+import importlib.abc
 import importlib.util
 import sys
 from collections.abc import Callable, Iterator
+from importlib.machinery import SourceFileLoader
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -39,6 +43,44 @@ def test_a_callback_comes_once_when_the_module_is_whole(module: str) -> None:
     assert seen == ["whole"]
     assert imported.__spec__ is not None
     assert type(imported.__spec__.loader).__name__ == type(imported.__loader__).__name__ == "SourceFileLoader"
+
+
+def test_who_looks_for_a_module_finds_its_own_loader(module: str) -> None:
+    seen: list[str] = []
+    on_import.when_imported(module, lambda: seen.append(sys.modules[module].state))
+    spec = importlib.util.find_spec(module)
+    assert spec is not None
+    loader = spec.loader
+    assert type(loader) is type(copy.copy(loader)) is SourceFileLoader
+    assert seen == []
+    made = importlib.util.module_from_spec(spec)
+    assert made.__loader__ is loader
+    sys.modules[module] = made
+    loader.exec_module(made)
+    assert seen == ["whole"]
+    assert "exec_module" not in vars(loader)
+    assert spec.loader is loader
+
+
+def test_one_loader_of_several_modules_announces_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Importer(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+        def find_spec(self, fullname: str, _path: Any = None, _target: Any = None) -> Any:
+            return importlib.util.spec_from_loader(fullname, self) if fullname.startswith("made_") else None
+
+        def exec_module(self, module: ModuleType) -> None:
+            setattr(module, "state", "whole")  # noqa: B010
+
+    importer = Importer()
+    monkeypatch.setattr(sys, "meta_path", [*sys.meta_path, importer])
+    seen: list[str] = []
+    for name in ("made_1", "made_2"):
+        on_import.when_imported(name, lambda name=name: seen.append(name))  # type: ignore[misc]
+        for _ in range(3):
+            assert importlib.util.find_spec(name) is not None
+    for name in ("made_3", "made_1", "made_2"):
+        assert importlib.import_module(name).state == "whole"
+        del sys.modules[name]
+    assert seen == ["made_1", "made_2"]
 
 
 def test_a_loaded_module_is_not_waited_for(module: str) -> None:

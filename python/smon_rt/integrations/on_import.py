@@ -77,9 +77,8 @@ class _Watcher(importlib.abc.MetaPathFinder):
             return None  # the ordinary search says so in its own words
         finally:
             self._searching.discard(fullname)
-        if spec is None or spec.loader is None or not hasattr(spec.loader, "exec_module"):
-            return None
-        spec.loader = _Announcing(spec.loader)
+        if spec is not None and spec.loader is not None:
+            _Announcing.watch(spec.loader, fullname)
         return spec
 
     def ran(self, module_name: str) -> None:
@@ -93,25 +92,38 @@ class _Watcher(importlib.abc.MetaPathFinder):
             sys.meta_path.remove(self)
 
 
-class _Announcing(importlib.abc.Loader):
-    """Runs a module by its own loader, which it then has as if nothing had happened, and announces it."""
+class _Announcing:
+    """A loader's `exec_module`, up to its run of one module, which it announces. The loader stays the object that it
+    is, which the job may look at, and may be one for many modules."""
 
-    def __init__(self, loader: Any) -> None:
+    def __init__(self, loader: Any, module_name: str) -> None:
         self._loader = loader
+        self._module_name = module_name
+        self._before = vars(loader).get("exec_module")
+        self._run: Callable[[ModuleType], object] = loader.exec_module
+        self.names: frozenset[str] = getattr(self._before, "names", frozenset()) | {module_name}
 
-    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
-        module: ModuleType | None = self._loader.create_module(spec)
-        return module
+    @classmethod
+    def watch(cls, loader: Any, module_name: str) -> None:
+        """One that takes no attribute announces nothing."""
+        try:
+            if isinstance(loader, type) or module_name in getattr(vars(loader).get("exec_module"), "names", ()):
+                return
+            loader.exec_module = cls(loader, module_name)
+        except (AttributeError, TypeError):
+            return
 
-    def exec_module(self, module: ModuleType) -> None:
-        module.__loader__ = self._loader
-        if module.__spec__ is not None:
-            module.__spec__.loader = self._loader
-        self._loader.exec_module(module)
-        _watcher.ran(module.__name__)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._loader, name)
+    def __call__(self, module: ModuleType) -> None:
+        if module.__name__ != self._module_name:
+            self._run(module)
+            return
+        if vars(self._loader).get("exec_module") is self:
+            if self._before is None:
+                del self._loader.exec_module
+            else:
+                self._loader.exec_module = self._before
+        self._run(module)
+        _watcher.ran(self._module_name)
 
 
 _watcher = _Watcher()
