@@ -66,6 +66,25 @@ def test_no_work_moves_from_a_stage_that_is_slow_by_a_member_of_a_worker(tmp_pat
     assert not re.search(r"(wait|last) [0-9.]+×", page)  # parts, not factors
 
 
+@pytest.mark.parametrize("layers", [None, [8, 8]], ids=["share", "layers"])
+def test_no_work_moves_from_the_stage_of_a_worker_that_is_named(tmp_path: Path, layers: list[int] | None) -> None:
+    report = report_of(job_with("worker=1,1:1.4", "stage=1:1.15", dp=2, pp=2), tmp_path, layers=layers)
+    assert (report.verdict.cause, report.verdict.where.stage) == ("worker", 1)
+    [stage] = [cause for cause in report.causes if cause.cause == "stage"]
+    assert stage.gain_s_per_step > 0.03 * report.mean_step_time_s.base
+    assert report.advice == ()
+
+
+def test_moved_work_says_of_what_it_gives_back_a_part(tmp_path: Path) -> None:
+    """The verdict's gain is of a stage as fast as the others; what moves makes those slower."""
+    for layers in (None, [8, 8]):
+        report = report_of(job_with("stage=1:1.3", dp=2, pp=2), tmp_path, layers=layers)
+        assert "fixing it gives back all of the loss: 366 → 297 ms a step" in report.verdict.text
+        assert re.search(
+            r": gives back 2\d\.\d ms a step \(.* ms\) of these 69\.\d ms, as the others get slower", only(report).text
+        )
+
+
 def test_layers_move_from_the_slow_stage_and_the_gain_is_that_of_the_replayed_job(tmp_path: Path) -> None:
     job = job_with("stage=3:1.5")
     advice = only(report_of(job, tmp_path, layers=[8, 8, 8, 8]))

@@ -32,6 +32,8 @@ __all__ = ["Advice", "check_layers", "with_advice"]
 _PASSES = ("forward_compute", "backward_compute")
 #: What a change must surely give back, as a part of the step, to be worth the trouble.
 _WORTH_SAYING_RATIO = 0.01
+#: From this part on what moved work gives back is said to be all that the repair does.
+_ALL_OF_IT_RATIO = 0.98
 _NS_PER_S = 1e9
 
 
@@ -57,9 +59,13 @@ class _Gain:
     low: float | None
     high: float | None
 
-    def words(self) -> str:
+    def words(self, of_s: float | None = None) -> str:
+        """`of_s`: what the verdict says that the whole repair of the same stage gives back."""
         interval = "" if self.low is None else f" ({seconds_range(self.low, self.high)})"
-        return f"gives back {seconds(self.mean_s)} a step{interval}"
+        words = f"gives back {seconds(self.mean_s)} a step{interval}"
+        if of_s is None or self.mean_s >= _ALL_OF_IT_RATIO * of_s:
+            return words
+        return f"{words} of these {seconds(of_s)}, as the others get slower"
 
     def is_worth_saying(self, base_s: float) -> bool:
         sure = self.mean_s if self.low is None else self.low
@@ -107,7 +113,8 @@ def _plans(report: Report, layers: Sequence[int] | None) -> Iterator[_Plan]:
             continue
         if cause.cause == "stage" and cause.where.stage is not None:
             stage = cause.where.stage
-            plan = None if _has_slow_member(report, stage) else _stage_plan(report, stage, layers)
+            is_spared = _has_slow_member(report, stage) or _is_named_for_a_worker(report, stage)
+            plan = None if is_spared else _stage_plan(report, cause, stage, layers)
         elif cause.cause == "gc":
             plan = _gc_plan(report, cause)
         elif cause.cause == "sequence_length" and report.source.dp_size > 1:
@@ -131,12 +138,19 @@ def _has_slow_member(report: Report, stage: int) -> bool:
     return any(place == stage for cause in report.causes for _, _, place in cause.detail.get("members", ()))
 
 
-def _stage_plan(report: Report, stage: int, layers: Sequence[int] | None) -> _Plan | None:
+def _is_named_for_a_worker(report: Report, stage: int) -> bool:
+    """Once the machine is out, that stage has less to do than it seems: moved work would have to come back."""
+    return report.verdict.cause in ("worker", "tensor_parallel_member") and report.verdict.where.stage == stage
+
+
+def _stage_plan(report: Report, cause: Cause, stage: int, layers: Sequence[int] | None) -> _Plan | None:
     """Work moves from the stage to the others: layers where they are known, else a share of it."""
     times = {kind: _stage_times(report, kind) for kind in _PASSES}
     if any(not (math.isfinite(value) and value > 0) for values in times.values() for value in values):
         return None
-    return _move_layers(report, times, layers) if layers is not None else _move_work(report, times, stage)
+    is_verdict = report.verdict.cause == "stage" and report.verdict.where.stage == stage
+    of_s = cause.gain_s_per_step if is_verdict else None
+    return _move_layers(report, times, layers, of_s) if layers is not None else _move_work(report, times, stage, of_s)
 
 
 def _stage_times(report: Report, kind: str) -> list[float]:
@@ -158,7 +172,7 @@ def _scales(times: dict[str, list[float]], wanted: dict[str, list[float]]) -> li
     ]
 
 
-def _move_work(report: Report, times: dict[str, list[float]], stage: int) -> _Plan | None:
+def _move_work(report: Report, times: dict[str, list[float]], stage: int, of_s: float | None) -> _Plan | None:
     totals = [sum(values[each] for values in times.values()) for each in range(report.job.pp)]
     even = fmean(totals)
     if totals[stage] <= even:
@@ -173,7 +187,7 @@ def _move_work(report: Report, times: dict[str, list[float]], stage: int) -> _Pl
         if not gain.is_worth_saying(report.mean_step_time_s.base):
             return None
         text = (
-            f"move {percent(part)} of stage {stage}'s work to the other stages: {gain.words()}; with --layers"
+            f"move {percent(part)} of stage {stage}'s work to the other stages: {gain.words(of_s)}; with --layers"
             " (layers of each stage) this becomes a number of layers"
         )
         detail = {"stage": stage, "work_ratio": part, "stage_time_s": totals}
@@ -182,9 +196,16 @@ def _move_work(report: Report, times: dict[str, list[float]], stage: int) -> _Pl
     return _Plan([{"scales": _scales(times, wanted)}], advice_of)
 
 
-def _move_layers(report: Report, times: dict[str, list[float]], layers: Sequence[int]) -> _Plan | None:
+def _move_layers(
+    report: Report, times: dict[str, list[float]], layers: Sequence[int], of_s: float | None
+) -> _Plan | None:
     fits = {kind: fit_stages(values, layers) for kind, values in times.items()}
-    splits = better_splits(list(fits.values()), layers)
+    spared = [stage for stage in range(len(layers)) if _is_named_for_a_worker(report, stage)]
+    splits = [
+        split
+        for split in better_splits(list(fits.values()), layers)
+        if all(split[stage] >= layers[stage] for stage in spared)
+    ]
     if not splits:
         return None
     questions = [
@@ -196,7 +217,7 @@ def _move_layers(report: Report, times: dict[str, list[float]], layers: Sequence
         gain, split = gains[best], splits[best]
         if not gain.is_worth_saying(report.mean_step_time_s.base):
             return None
-        text = f"{moved_words(layers, split)}: {gain.words()}"
+        text = f"{moved_words(layers, split)}: {gain.words(of_s)}"
         detail = {
             "layers": list(layers),
             "layers_after": list(split),
