@@ -6,7 +6,16 @@ from collections.abc import Sequence
 
 from smon_rt.analysis.causes import Cause, Where
 from smon_rt.analysis.input_file import shown
-from smon_rt.analysis.member_words import MEMBER, members_action, members_evidence, members_place, members_where
+from smon_rt.analysis.member_words import (
+    MEMBER,
+    members_action,
+    members_evidence,
+    members_place,
+    members_where,
+    worker_hosts_words,
+    worker_ranks,
+    worker_ranks_words,
+)
 from smon_rt.analysis.units import counted, is_finite, percent, ratio
 from smon_rt.analysis.worker_words import (
     Machines,
@@ -122,6 +131,9 @@ def place_words(cause: Cause, dp: int, pp: int, machines: Machines) -> str:
         return members_place(cause, name, _machine(where))
     if cause.cause == "worker":
         workers = _workers_of(cause, pp)
+        if worker_ranks(cause):
+            place = f"(dp {where.dp_rank}, stage {where.stage}){worker_hosts_words(cause)}"
+            return f"worker: {worker_ranks_words(cause)} {place}"
         return f"workers: {group_words(workers, machines, pp)}" if len(workers) > 1 else f"worker: {_worker(where)}"
     if cause.cause == "stage":
         return f"stage {where.stage}"
@@ -243,17 +255,20 @@ def action_words(cause: Cause, dp: int, pp: int, machines: Machines, stage_layer
         return members_action(cause)
     if cause.cause == "worker":
         workers = _workers_of(cause, pp)
+        ranks = worker_ranks_words(cause) if worker_ranks(cause) else ranks_words(workers, machines)
+        are_several = len(workers) > 1 or bool(worker_ranks(cause))
         if _is_slow_in_optimizer_only(cause):
-            return f"look at the optimizer's step, memory and CPUs on {ranks_words(workers, machines)}"
-        if cause.detail.get("peers") == "other_stages" and len(workers) > 1:
-            return f"check the GPUs of {ranks_words(workers, machines)}, or give their stages fewer layers"
+            return f"look at the optimizer's step, memory and CPUs on {ranks}"
+        if cause.detail.get("peers") == "other_stages" and are_several:
+            stages = "their stages" if len(workers) > 1 else f"stage {where.stage}"
+            return f"check the GPUs of {ranks}, or give {stages} fewer layers"
         if cause.detail.get("peers") == "other_stages":
             return f"check rank {where.rank}'s GPU (clocks, ECC, neighbours), or give stage {where.stage} fewer layers"
         if replicas := _replicas_of(cause, dp, pp):
             whose = f"the machines of {dp_ranks_words(replicas)}"
-            return f"take {whose} out ({ranks_words(workers, machines)}), or check their GPUs"
-        if len(workers) > 1:
-            return f"take the machines of {ranks_words(workers, machines)} out, or check their GPUs"
+            return f"take {whose} out ({ranks}), or check their GPUs"
+        if are_several:
+            return f"take the machines of {ranks} out, or check their GPUs"
         check = "check its GPU (clocks, ECC, neighbours) before the next restart"
         return f"take rank {where.rank}'s machine out, or {check}"
     if cause.cause == "stage":

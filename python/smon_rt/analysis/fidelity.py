@@ -104,8 +104,11 @@ def _overhead(recording: Recording) -> RecorderOverhead | None:
     return None if found is None else RecorderOverhead(found.ratio, found.low, found.high)
 
 
-def located(cause: Cause, recording: Recording | None) -> Cause:
-    """The cause with what is known about its machine: that of the worker's lowest rank, or of its slow member."""
+def located(cause: Cause, recording: Recording | None, worker_size: int) -> Cause:
+    """The cause with what is known about its machine: that of the worker's lowest rank, or of its slow member.
+
+    A worker has `worker_size` ranks, all of which are meant where the lowest does not stand for them.
+    """
     where = cause.where
     if recording is None or where.dp_rank is None or where.stage is None:
         return cause
@@ -118,7 +121,26 @@ def located(cause: Cause, recording: Recording | None) -> Cause:
     place = dataclasses.replace(
         where, host=lowest.host or None, gpu_uuid=lowest.gpu_uuid or None, local_rank=lowest.local_rank
     )
-    return dataclasses.replace(cause, where=place)
+    return _of_all_members(dataclasses.replace(cause, where=place), recording, members, worker_size)
+
+
+def _of_all_members(cause: Cause, recording: Recording, members: list[Member], worker_size: int) -> Cause:
+    """With all ranks and hosts of a slow worker, where its lowest rank does not stand for the others.
+
+    It does where they were seen to move together on one host.
+    """
+    hosts = sorted({member.host for member in members if member.host})
+    stands_for_all = (cause.where.dp_rank, cause.where.stage) in recording.compared and len(hosts) <= 1
+    is_one = cause.cause == "worker" and len(cause.detail.get("workers", ())) <= 1
+    if not is_one or worker_size <= 1 or stands_for_all:
+        return cause
+    missing = max(worker_size - len(members), 0)
+    host = hosts[0] if len(hosts) == 1 and not missing else None
+    where = dataclasses.replace(cause.where, host=host, gpu_uuid=None, local_rank=None)
+    detail = {**cause.detail, "ranks": sorted(member.rank for member in members), "hosts": hosts}
+    if missing:
+        detail["unrecorded_ranks"] = missing
+    return dataclasses.replace(cause, where=where, detail=detail)
 
 
 def _located_member(cause: Cause, recording: Recording, members: list[Member]) -> Cause:

@@ -5,11 +5,32 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from smon_rt.analysis.causes import Cause, Where
+from smon_rt.analysis.input_file import shown
 from smon_rt.analysis.situation import Situation
 from smon_rt.analysis.units import counted, is_finite, percent
 from smon_rt.analysis.worker_words import MOST_NAMED, listed, ranges_of
 
 MEMBER = "tensor_parallel_member"
+
+
+def worker_ranks(cause: Cause) -> list[int]:
+    """All ranks of a slow worker of which the lowest does not stand for the others; none elsewhere."""
+    return [int(rank) for rank in cause.detail.get("ranks", ())]
+
+
+def worker_ranks_words(cause: Cause) -> str:
+    """`ranks 2 and 3`, `rank 2 and 1 that was not recorded`."""
+    missing = cause.detail.get("unrecorded_ranks", 0)
+    others = f" and {missing:,} that {'was' if missing == 1 else 'were'} not recorded" if missing else ""
+    return _named(worker_ranks(cause)) + others
+
+
+def worker_hosts_words(cause: Cause) -> str:
+    """` on node2 and node3`; nothing where no host is known, or that of some of the ranks is not."""
+    hosts = [shown(host) for host in cause.detail.get("hosts", ())]
+    if not hosts or "unrecorded_ranks" in cause.detail:
+        return ""
+    return f" on {listed(hosts[:MOST_NAMED], len(hosts) - MOST_NAMED)}"
 
 
 def member_ranks(cause: Cause) -> list[int]:
@@ -71,7 +92,7 @@ def members_scope(cause: Cause, worker_count: int, member_count: int, members_ar
 
 
 def told_apart(situation: Situation, cause: Cause | None) -> str:
-    """What is known of the members of a worker that is slow as a whole: `its 4 tp members move together`.
+    """What is known of the members of a worker that is slow as a whole, or why nothing is: `its 4 tp members …`.
 
     A parquet has one rank a worker, which stands for all.
     """
@@ -83,7 +104,10 @@ def told_apart(situation: Situation, cause: Cause | None) -> str:
     if recording is None or place in recording.compared:
         is_uneven = recording is not None and place in recording.slow_members
         return f"one of {whose} is slower still" if is_uneven else f"{whose} move together"
-    return f"{whose} cannot be told apart"
+    missing = situation.members - len(recording.members.get(place, ()))
+    if missing > 0:
+        return f"{whose} cannot be told apart: {missing:,} {'was' if missing == 1 else 'were'} not recorded"
+    return f"{whose} cannot be told apart: no collective that they share was recorded in their computes"
 
 
 def look_at_all_members(situation: Situation, cause: Cause) -> str | None:
@@ -105,7 +129,10 @@ def look_at_all_members(situation: Situation, cause: Cause) -> str | None:
 
 
 def _ranks(cause: Cause) -> str:
-    ranks = member_ranks(cause)
+    return _named(member_ranks(cause))
+
+
+def _named(ranks: Sequence[int]) -> str:
     if len(ranks) > MOST_NAMED:
         ranges: Sequence[str] = ranges_of(sorted(ranks))
         return f"ranks {listed(ranges[:MOST_NAMED], len(ranges) - MOST_NAMED)}"

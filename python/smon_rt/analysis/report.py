@@ -242,7 +242,8 @@ def _build(raw: RawResult, trace: Trace, options: ReportOptions) -> Report:
     steps = [str(step) for step in raw["steps"]]
     times = StepTime(*(fmean(raw["step_time_s"][name]) for name in ("base", "nodelay", "ideal")))
     recording = completed(trace.recording, raw)
-    causes = tuple(located(cause, recording) for cause in find_causes(raw))
+    worker_size = trace.job.world_size // (raw["dp_size"] * raw["pp_size"])
+    causes = tuple(located(cause, recording, worker_size) for cause in find_causes(raw, trace.job.cp_size))
     situation = _situation(raw, trace, times, causes, options, recording)
     by, launch_by = raw["slowdown_by"], raw["launch_slowdown_by"]
     by_by_step, launch_by_by_step = raw["slowdown_by_by_step"], raw["launch_slowdown_by_by_step"]

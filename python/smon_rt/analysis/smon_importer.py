@@ -34,7 +34,7 @@ from smon_rt.analysis.smon_layout import JobLayout
 from smon_rt.analysis.smon_member_times import MemberTimes, member_times
 from smon_rt.analysis.smon_members import MemberSkew, member_skew
 from smon_rt.analysis.smon_repeats import last_of_each_step
-from smon_rt.analysis.smon_spans import COMPUTES, HOST_WORK, OpColumns, behind_device, rank_ops
+from smon_rt.analysis.smon_spans import COLLECTIVE, COMPUTES, HOST_WORK, OpColumns, behind_device, rank_ops
 from smon_rt.analysis.smon_steps import StepChoice
 from smon_rt.analysis.smon_tails import starts_after_tails
 from smon_rt.analysis.smon_waits import receive_when_waited
@@ -111,6 +111,8 @@ class _JobImporter:
         # Waits of the host alone, such as collections while the job was set up, are no step.
         if all(np.isin(ops.kind, HOST_WORK).all() for _, ops in self._parts):
             raise TraceError(self._nothing_recorded() if steps is None else self._none_of_these())
+        if self._only_evaluates():
+            raise TraceError(self._nothing_recorded())
         self._steps.choose(shown(self._reader.job.run_id), steps)
         alignment = self._clocks.align()
         return self._build(alignment, *self._ranks_ops(alignment))
@@ -135,6 +137,12 @@ class _JobImporter:
             bound_ns = max((clock.bound_ns for clock in trace.clock_maps), default=0)
             self._device_bound_ns = max(self._device_bound_ns, bound_ns)
 
+    def _only_evaluates(self) -> bool:
+        """Whether nothing was trained: collectives beside evaluations make no step."""
+        if self._has_steps or not self._left_out["of evaluation"]:
+            return False
+        return all(np.isin(ops.kind, (*HOST_WORK, COLLECTIVE)).all() for _, ops in self._parts)
+
     def _none_of_these(self) -> str:
         run = f"{shown(self._reader.heads[0].path)}: run {shown(self._reader.job.run_id)}"
         return f"{run} has none of the steps asked for; `smon info` says which it has"
@@ -145,6 +153,9 @@ class _JobImporter:
         if self._compute_count and not self._has_steps:
             computes = counted(self._compute_count, "compute")
             return f"{where} {computes} but no step: put each iteration into `with smon_rt.step(k):`"
+        if self._only_evaluates():
+            evaluations = counted(self._left_out["of evaluation"], "span")
+            return f"{where} no step, only evaluation ({evaluations}): record some steps of training"
         left_out = ", ".join(f"{count:,} {words}" for words, count in self._left_out.items() if count)
         besides = f" (besides {left_out})" if left_out else ""
         warmup = ", warm-up steps left out" if self._steps.warmup else ""
@@ -175,7 +186,7 @@ class _JobImporter:
             met = int(np.count_nonzero(meetings[-1].comm >= 0))
             self._left_out["of collectives within a worker"] += len(among_members) - met
             row_count += len(parts[-1])
-        if not parts:
+        if all(np.isin(ops.kind, HOST_WORK).all() for ops in parts):
             raise TraceError(self._nothing_recorded())
         return OpColumns.concatenate(parts), MemberTimes.concatenate(meetings)
 
@@ -198,29 +209,26 @@ class _JobImporter:
         groups = find_groups(ranks, merged, layout)
         self._layout.vpp_size = vpp_size
         job = self._layout.job(shown(self._reader.job.run_id))
-        skew = self._skew(alignment, ranks, merged, meetings)
+        skew = self._skew(ranks, merged, meetings)
         ops = merged.ops.replace(end_ns=end_sends_with_receives(merged.ops, groups.group_id))
         batch = self._batch(dataclasses.replace(merged, ops=ops), groups, layout, skew)
         recording = self._recording(alignment, merged, groups, set(np.unique(ranks.rank).tolist()), skew)
         return Trace(job, batch, "", 0.0, recording)
 
-    def _skew(
-        self, alignment: ClockAlignment, ranks: OpColumns, merged: WorkerOps, meetings: MemberTimes
-    ) -> MemberSkew:
+    def _skew(self, ranks: OpColumns, merged: WorkerOps, meetings: MemberTimes) -> MemberSkew:
         """What slow members of workers cost; said where members are missing."""
         pp_size = self._layout.sizes["pp_size"]
         hosts: dict[int, set[HostKey]] = {}
         for host, ops in self._parts:
             if len(ops):
                 hosts.setdefault(int(ops.worker[0]), set()).add(host)
-        apart_ns = math.inf if alignment.bound_ns is None else float(alignment.bound_ns)
         skew = member_skew(
             ranks,
             merged,
             meetings,
             self._communicators.members(),
             math.prod(self._layout.sizes[name] for name in ("tp_size", "cp_size")),
-            {worker: apart_ns if len(on) > 1 else 0.0 for worker, on in hosts.items()},
+            {worker for worker, on in hosts.items() if len(on) > 1},
         )
         for worker in sorted(skew.unknown):
             dp_rank, stage = divmod(worker, pp_size)

@@ -7,14 +7,16 @@ is followed from meeting to meeting: the later of what the others really did, an
 
 from __future__ import annotations
 
+import dataclasses
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
 
 from smon_rt.analysis.recording import SlowMember
+from smon_rt.analysis.smon_member_clocks import leads_of_members
 from smon_rt.analysis.smon_member_times import MemberTimes
 from smon_rt.analysis.smon_spans import COMPUTES, OpColumns
 from smon_rt.analysis.smon_workers import WorkerOps
@@ -53,12 +55,12 @@ def member_skew(
     times: MemberTimes,
     members: Sequence[tuple[int, ...]],
     worker_size: int,
-    bound_ns: Mapping[int, float],
+    scattered: Set[int] = frozenset(),
 ) -> MemberSkew:
     """Compares the members of each worker.
 
-    `members` of each communicator; `worker_size`: how many ranks a worker has by the layout; `bound_ns` of each worker:
-    how far the clocks of its members may be apart, infinity where nothing says. Who is late by less is not late.
+    `members` of each communicator; `worker_size`: how many ranks a worker has by the layout; `scattered`: workers whose
+    members are on several hosts. Those are compared by how long each waits, and not by the hosts' clocks.
     """
     nothing = np.zeros(len(merged.ops), np.int64)
     if len(times) == 0:
@@ -70,9 +72,7 @@ def member_skew(
     excess_ns = np.zeros(len(merged.ops))
     slow: dict[int, tuple[SlowMember, ...]] = {}
     compared = set()
-    for worker, meetings in _meetings_of_workers(ranks, merged, times, members, bound_ns):
-        if not math.isfinite(bound_ns[worker]):
-            continue
+    for worker, meetings in _meetings_of_workers(ranks, merged, times, members, scattered):
         compared.add(worker)
         factors = meetings.factors()
         if all(factor <= 1 for by_rank in factors.values() for factor in by_rank.values()):
@@ -123,6 +123,7 @@ class _Meetings:
     end_ns: Array
     work_ns: Array
     is_collective: Array
+    #: Who is late by less is not late.
     bound_ns: float
 
     @cached_property
@@ -134,6 +135,19 @@ class _Meetings:
 
     def _least(self, values: Array) -> Array:
         return np.asarray(np.minimum.reduceat(values, self._first))
+
+    def take(self, rows: Array) -> _Meetings:
+        """The rows where this mask is true, which holds whole meetings."""
+        columns = [field.name for field in dataclasses.fields(self) if field.name != "bound_ns"]
+        return dataclasses.replace(self, **{name: getattr(self, name)[rows] for name in columns})
+
+    def on_one_clock(self) -> _Meetings:
+        """Those whose members can be put on one clock by what they did together; as they would be by that clock."""
+        ahead_ns, is_known, apart_ns = leads_of_members(
+            self.op, self.rank, self.meeting, self.end_ns, self.is_collective
+        )
+        own_ns = {"start_ns": self.start_ns - ahead_ns, "end_ns": self.end_ns - ahead_ns}
+        return dataclasses.replace(self, **own_ns, bound_ns=apart_ns).take(is_known)
 
     def waits(self) -> Array:
         """Rows of meetings that nobody left before the last one came: a broadcast's root does, and holds nobody up."""
@@ -237,7 +251,7 @@ def _meetings_of_workers(
     merged: WorkerOps,
     times: MemberTimes,
     members: Sequence[tuple[int, ...]],
-    bound_ns: Mapping[int, float],
+    scattered: Set[int],
 ) -> Iterator[tuple[int, _Meetings]]:
     times, op, meeting = _whole_meetings(merged, times, members)
     worker = ranks.worker[times.row]
@@ -257,10 +271,10 @@ def _meetings_of_workers(
             "work_ns": own.work_ns.astype(np.float64),
             "is_collective": own.comm >= 0,
         }
-        found = _Meetings(**columns, bound_ns=bound_ns[number])
-        stays = found.waits()
-        if not stays.all():
-            found = _Meetings(**{name: column[stays] for name, column in columns.items()}, bound_ns=bound_ns[number])
+        found = _Meetings(**columns, bound_ns=0.0)
+        if number in scattered:
+            found = found.on_one_clock()
+        found = found.take(found.waits())
         if found.is_collective.any():
             yield number, found
 

@@ -7,7 +7,13 @@ from itertools import groupby
 
 from smon_rt.analysis.cause_words import links_words
 from smon_rt.analysis.causes import Cause, Where
-from smon_rt.analysis.member_words import member_ranks, members_where
+from smon_rt.analysis.member_words import (
+    member_ranks,
+    members_where,
+    worker_hosts_words,
+    worker_ranks,
+    worker_ranks_words,
+)
 from smon_rt.analysis.missing_words import ranges_words
 from smon_rt.analysis.report import Report
 from smon_rt.analysis.situation import WORTH_FIXING_SLOWDOWN, told_wait_s
@@ -70,7 +76,7 @@ def place_words(report: Report, cause: Cause | None) -> str:
     if where.peer_stage is not None:
         words = _link_words(report, where)
     elif where.dp_rank is not None and where.stage is not None:
-        words = _worker_words(report, where)
+        words = _ranks_words(cause) if worker_ranks(cause) else _worker_words(report, where)
     elif where.stage is not None:
         whose = "the dp group" if cause.cause == "dp_communication" else "all workers"
         words = [f"{whose} of stage {where.stage}", *_hosts_of(report, stage=where.stage)]
@@ -173,6 +179,13 @@ def _worker_words(report: Report, where: Where) -> list[str]:
         f"GPU {where.gpu_uuid}" if where.gpu_uuid else "GPU not recorded",
     ]
     return [*words, f"local rank {where.local_rank}"] if where.local_rank is not None else words
+
+
+def _ranks_words(cause: Cause) -> list[str]:
+    """All ranks of a worker, where none of them stands for the others."""
+    hosts = worker_hosts_words(cause).removeprefix(" on ")
+    place = f"{worker_ranks_words(cause)} (dp {cause.where.dp_rank}, stage {cause.where.stage})"
+    return [place, f"host{'' if len(cause.detail['hosts']) == 1 else 's'} {hosts}" if hosts else "hosts not recorded"]
 
 
 def _member(where: Where) -> str:

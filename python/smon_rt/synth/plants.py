@@ -37,7 +37,7 @@ class Planted(abc.ABC):
         return {name: value for name, value in own.items() if name not in ("cause", *_COORDINATES)}
 
     @property
-    def place(self) -> tuple[str, int | None, int | None]:
+    def place(self) -> tuple[str | int | None, ...]:
         """What no other plant of the job may have too."""
         return self.cause, self.dp_rank, self.stage
 
@@ -228,6 +228,10 @@ class SlowMember(Planted):
 
     def __str__(self) -> str:
         return f"tp_member={self._place_text()},{self.tp_rank}:{self.factor:g}"
+
+    @property
+    def place(self) -> tuple[str | int | None, ...]:
+        return *super().place, self.tp_rank
 
     def _own_problem(self, dp: int, pp: int, vpp: int) -> str | None:
         return _wrong_factor(self.factor)
