@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from smon_rt.trace.kinds import FLAGS
-from tests.python.recording_process import RecordedJob, job
+from smon_rt.trace.garbage import collections
+from smon_rt.trace.kinds import FLAGS, KIND_NUMBERS
+from tests.python.recording_process import START, RecordedJob, job
 from tests.python.torch_jobs import TorchJob, counts_by_step, needs_torch, nursery, rows, torch_job
 
 __all__ = ["job", "nursery", "torch_job"]
@@ -154,3 +155,24 @@ def test_what_records_by_itself_can_be_chosen(job: RecordedJob) -> None:
     )
     trace = job.trace()
     assert {row.step for row in rows(trace, "gc")} == {1}
+
+
+def test_collections_before_the_first_step_are_no_part_of_training(job: RecordedJob) -> None:
+    """Imports set them off: neither spans nor metrics. From the first step on they count, also between steps."""
+    job.run(
+        START
+        + """
+import gc
+gc.disable()
+gc.collect()
+gc.collect(1)
+for k in range(2):
+    with smon_rt.step(k): gc.collect()
+gc.collect(1)
+smon_rt.stop()
+"""
+    )
+    trace = job.trace()
+    names = [trace.names[int(name)] for name in trace.spans.name_id[trace.spans.kind == KIND_NUMBERS["gc"]]]
+    assert names == ["generation 2", "generation 2", "generation 1"]
+    assert [(each.step, each.generation) for each in collections(trace)] == [(0, 2), (1, 2), (1, 1)]

@@ -3,7 +3,8 @@
 A collection is a span named by its generation and by who asked for it: "generation 2" (Python itself, or somebody's
 gc.collect()), "planned generation 1", "guard generation 2" (smon_rt.gc). Metrics say what it did: `Collections` in
 smon_rt.trace reads them. Those of the youngest generation are left out where no plan is on: there are thousands of
-them, of some microseconds each.
+them, of some microseconds each. So are those before the first step that no plan asked for: imports set them off, and
+they are no part of training.
 
 Threading: Python runs one collection at a time, start and stop on one thread.
 """
@@ -101,7 +102,7 @@ def _on_collection(phase: str, info: dict[str, Any]) -> None:
 
 
 def _begin(generation: int) -> None:
-    if not (listeners or (generation > 0 and switch.is_on)):
+    if not (listeners or (generation > 0 and switch.is_on and (_Now.origin or _is_training()))):
         return
     _Now.is_open = True
     _Now.memory_bytes = anonymous_bytes()
@@ -130,6 +131,11 @@ def _end(info: dict[str, Any]) -> None:
             native.metric(metric, value)
     for listener in listeners:
         listener(done)
+
+
+def _is_training() -> bool:
+    """Whether a step has begun here; one that a library in C began is known of once it is over."""
+    return native.has_stepped() or native.status()["steps"] > 0
 
 
 def _name(generation: int) -> str:
