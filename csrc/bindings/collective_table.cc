@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "bindings/short_lock.h"
 #include "bindings/thread_state.h"
 
 namespace smon_rt::bindings {
@@ -50,7 +51,7 @@ struct alignas(64) Table {
   std::vector<std::uintptr_t> keys;
   std::vector<Awaited> awaited;
   std::uint64_t step = 0;
-  std::mutex lock;
+  ShortLock lock;
   std::vector<IssuedBefore> issued;
   std::vector<PyObject*> left;  // owned, by those who had no GIL
   void (*let_go)(PyObject*) = nullptr;
@@ -62,7 +63,7 @@ Table& table() {
   return *g_table;
 }
 
-using Guard = std::lock_guard<std::mutex>;
+using Guard = std::lock_guard<ShortLock>;
 
 /// With the GIL, and without the lock.
 void let_go(PyObject* reference) {

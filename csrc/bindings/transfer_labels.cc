@@ -7,6 +7,8 @@
 #include <cstddef>
 #include <mutex>
 
+#include "bindings/short_lock.h"
+
 namespace smon_rt::bindings {
 
 namespace {
@@ -24,11 +26,11 @@ struct Transfer {
 struct Transfers {
   std::array<Transfer, kMaxPending> pending;
   std::size_t count = 0;
-  std::mutex lock;
+  ShortLock lock;
 };
 constinit Transfers g_transfers{};
 
-using Guard = std::lock_guard<std::mutex>;
+using Guard = std::lock_guard<ShortLock>;
 
 void publish() {
   g_counts.transfers.store(static_cast<std::uint32_t>(g_transfers.count), std::memory_order_relaxed);
