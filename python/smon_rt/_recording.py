@@ -127,6 +127,8 @@ def _started(strict: bool, chosen: str | Sequence[str]) -> bool:
         raise RecordingError(problem)
     if _State.is_layout_given:
         _apply_layout(_State.layout)
+    elif _State.layout != Layout():  # found in a recording before: this one finds its own
+        _apply_layout(Layout())
     try:
         _integrations.attach(chosen)
         _integrations.started()

@@ -72,6 +72,7 @@ os.makedirs(DIR)
 with recorded("loss"):
     schedule = make(slow_loss)
     for k in range(2): step(schedule)
+with recorded("again"): step(schedule)
 with recorded("calls"):
     schedule = make(n=2)
     for k in range(3): step(schedule, calls=2)
@@ -127,7 +128,8 @@ def test_the_loss_is_part_of_the_last_stages_forward(scenarios: Path) -> None:
     assert [microbatch for microbatch, _ in forwards] == [0, 1, 2, 3] * 2
     assert all(duration_ms >= 20 for _, duration_ms in forwards)
     assert count_of(trace, "backward_compute") == 8
-    assert (trace.identity.layout.schedule, trace.identity.layout.microbatch_count) == ("gpipe", 4)
+    for one in (trace, trace_of(scenarios / "again")):
+        assert (one.identity.layout.schedule, one.identity.layout.microbatch_count) == ("gpipe", 4)
 
 
 def test_further_calls_in_a_step_have_further_microbatches(scenarios: Path) -> None:

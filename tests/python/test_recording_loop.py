@@ -11,6 +11,7 @@ import pytest
 
 import smon_rt
 from smon_rt import _recording, _runtime, kinds
+from smon_rt.trace import read_file
 from smon_rt.trace.kinds import FLAGS
 from smon_rt.trace.kinds import KIND_NAMES as TRACE_KIND_NAMES
 from tests.python.recording_process import START, RecordedJob, count_of, flags_of, job
@@ -253,6 +254,29 @@ def test_the_layout_and_versions_are_in_the_header(job: RecordedJob) -> None:
     assert identity.versions["torch"] == "2.15.0"
     assert identity.versions["smon_rt"] == smon_rt.__version__
     assert [hook.name for hook in identity.hooks if hook.installed] == ["layout.megatron"]
+
+
+def test_a_layout_that_was_found_is_of_one_recording_and_one_that_was_given_of_all(job: RecordedJob) -> None:
+    job.run(
+        """
+        from smon_rt._recording import Layout, found_layout, known_layout
+        def record(name, then):
+            assert smon_rt.start(f"{DIR}/{name}", strict=True)
+            then()
+            with smon_rt.step(0): pass
+            smon_rt.stop(closing_line=False)
+        os.mkdir(DIR)
+        record("found", lambda: found_layout(Layout(dp_rank=0, dp_size=2, microbatch_count=6, schedule="1f1b")))
+        record("after_found", lambda: None)
+        assert known_layout() == Layout()
+        record("given", lambda: smon_rt.set_layout(Layout(dp_rank=1, dp_size=2, microbatch_count=4)))
+        record("after_given", lambda: found_layout(Layout(microbatch_count=7)))
+        """
+    )
+    layouts = {path.parent.name: read_file(path).identity.layout for path in job.folder.glob("*/*.smon")}
+    counts = {name: (layout.dp_size, layout.microbatch_count) for name, layout in layouts.items()}
+    assert counts == {"found": (2, 6), "after_found": (1, 0), "given": (2, 4), "after_given": (2, 4)}
+    assert layouts["after_found"].schedule == ""
 
 
 @pytest.mark.parametrize(

@@ -58,6 +58,16 @@ def test_attributes_are_the_keys_of_the_schema_and_the_page() -> None:
     assert [name for name in names if f"`{name}" not in text] == []
 
 
+@pytest.mark.parametrize(("dp", "cp", "is_shown"), [(1, 1, False), (1, 2, True), (2, 1, True)])
+def test_groups_of_one_are_no_communication(dp: int, cp: int, is_shown: bool) -> None:
+    raw = make_raw(dp=dp, pp=1, removed={"dp_communication": 0.9})
+    trace = make_trace(raw)
+    trace.job = dataclasses.replace(trace.job, cp_size=cp, world_size=dp * cp)
+    report = Report.from_raw(raw, trace)
+    assert ("dp_communication" in {cause.cause for cause in report.causes}) == is_shown
+    assert ("dp communication" in report.verdict.text) == is_shown
+
+
 def test_ratios_come_from_step_times() -> None:
     report = report_of(make_raw(nodelay_s=2.0, delay_s=0.5))
     assert report.slowdown.value == pytest.approx(2.0)

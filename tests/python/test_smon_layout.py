@@ -10,6 +10,7 @@ import pytest
 from smon_rt import cli
 from smon_rt.analysis.smon_importer import read_smon
 from smon_rt.errors import TraceError
+from smon_rt.trace.kinds import FLAGS
 from tests.python.smon_files import TestSpan, write_rank
 
 SPANS = [
@@ -73,7 +74,17 @@ def test_one_process_needs_no_layout(tmp_path: Path) -> None:
 NOTHING: dict[str, tuple[list[TestSpan], str]] = {
     "no spans": ([], "recorded no op of a training step: mark them with smon_rt.span"),
     "spans that are no ops": ([TestSpan(kind="user", duration_ns=5)], "recorded no op of a training step"),
-    "evaluation alone": ([TestSpan(kind="eval", duration_ns=5)], r"\(besides 1 of evaluation\)"),
+    "evaluation alone": ([TestSpan(kind="eval", duration_ns=5)], r"no step, only evaluation \(1 span\): record"),
+    "evaluations and collectives": (
+        [
+            *(
+                TestSpan(kind="eval", start_ns=10 * n, duration_ns=5, op_index=n, flags=FLAGS["forward_only"])
+                for n in (0, 2)
+            ),
+            *(TestSpan(kind="collective", start_ns=10 * n, duration_ns=5, op_index=n) for n in (1, 3)),
+        ],
+        r"no step, only evaluation \(2 spans\): record",
+    ),
 }
 
 

@@ -59,10 +59,11 @@ class Cause:
         return [(dp_rank, stage, peer_stage) for dp_rank, stage, peer_stage in self.detail.get("links", ())]
 
 
-def find_causes(raw: RawResult) -> tuple[Cause, ...]:
+def find_causes(raw: RawResult, cp_size: int = 1) -> tuple[Cause, ...]:
     """All causes that the trace can show, largest gain first; small and negative gains stay in the list.
 
-    Several have the same name where several places are worth a line: two slow workers, two links.
+    Several have the same name where several places are worth a line: two slow workers, two links. Gradients are reduced
+    over the context-parallel ranks, too.
     """
     base = raw["step_time_s"]["base"]
     loss_s = fmean(base) - fmean(raw["step_time_s"]["ideal"])
@@ -78,9 +79,10 @@ def find_causes(raw: RawResult) -> tuple[Cause, ...]:
         where, detail = _where(raw, found), _detail(raw, found)
         return Cause(found["cause"], gain, share, low, high, _persistence(gains, gain), where, detail, by_step)
 
-    # Sends and receives without a neighbour, as some recorders write, are nobody's links.
-    links = ("pp_communication",) if raw["pp_size"] == 1 else ()
-    causes = [cause(found) for found in raw["causes"] if found["cause"] not in links]
+    # Sends and receives without a neighbour, as some recorders write, are nobody's links; reductions in groups of one
+    # are work of the host.
+    sizes = {"pp_communication": raw["pp_size"], "dp_communication": raw["dp_size"] * cp_size}
+    causes = [cause(found) for found in raw["causes"] if sizes.get(found["cause"], 2) > 1]
     return tuple(sorted(causes, key=lambda found: -found.gain_s_per_step))
 
 

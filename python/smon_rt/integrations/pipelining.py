@@ -64,8 +64,8 @@ class _Running(threading.local):
     microbatch_offset = 0
     is_loop = True
     """Whether stages go round the ranks (0 1 0 1), and not to and fro (0 1 1 0)."""
-    known_schedule = 0
-    """Identity of the one whose layout has been said."""
+    known_schedule = (0, 0)
+    """Number of the recording, and identity of the schedule whose layout has been said in it."""
     step = -1
     """How many steps had ended at the last call: further calls in the same step are further microbatches."""
 
@@ -195,9 +195,10 @@ def _leave() -> None:
 
 
 def _say_layout(schedule: Any) -> None:
-    if id(schedule) == _running.known_schedule:
+    schedule_now = (state.switch.recording, id(schedule))
+    if schedule_now == _running.known_schedule:
         return
-    _running.known_schedule = id(schedule)
+    _running.known_schedule = schedule_now
     stages = getattr(schedule, "_stages", None) or [schedule._stage]
     stage = stages[0]
     places = stage.stage_index_to_group_rank
