@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any
 
+from smon_rt.errors import words_of
 from smon_rt.integrations.dimensions import mesh_coordinates
 
 
@@ -59,7 +60,7 @@ def discover() -> Discovery:
             return found
         found.facts["hook.layout.megatron"] = "megatron.core.parallel_state is not set up"
     except Exception as error:  # another version's parallel_state
-        found.facts["hook.layout.megatron"] = f"parallel_state answered {type(error).__name__}: {error}"[:200]
+        found.facts["hook.layout.megatron"] = f"parallel_state answered {words_of(error)}"[:200]
     if found.world_size is not None and (coordinates := mesh_coordinates()):
         found.layout = _from_mesh(coordinates, found.world_size)
         found.facts["hook.layout.device_mesh"] = ""

@@ -23,7 +23,7 @@ from smon_rt._layout import Layout, discover, torch_distributed
 from smon_rt._status import Status as Status  # re-exported
 from smon_rt._status import status as status
 from smon_rt.environment import LogLevel
-from smon_rt.errors import RecordingError
+from smon_rt.errors import RecordingError, words_of
 from smon_rt.integrations import state as hooks
 from smon_rt.kinds import KIND_NAMES, KindName
 
@@ -133,7 +133,7 @@ def _started(strict: bool, chosen: str | Sequence[str]) -> bool:
         _integrations.attach(chosen)
         _integrations.started()
     except Exception as error:
-        say(LogLevel.WARNING, f"nothing records by itself: {type(error).__name__}: {error}")
+        say(LogLevel.WARNING, f"nothing records by itself: {words_of(error)}")
     return True
 
 
@@ -244,7 +244,7 @@ def _discover_layout() -> None:
         for key, value in found.facts.items():
             native.set_fact(key, value)
     except Exception as error:
-        say(LogLevel.WARNING, f"the coordinates of this process are not known: {type(error).__name__}: {error}")
+        say(LogLevel.WARNING, f"the coordinates of this process are not known: {words_of(error)}")
 
 
 def set_layout(layout: Layout) -> None:

@@ -329,6 +329,30 @@ def test_a_job_whose_frameworks_fail_still_records(job: RecordedJob) -> None:
     assert output.stderr == ""
 
 
+def test_an_exception_without_words_does_not_reach_the_job(job: RecordedJob) -> None:
+    output = job.run(
+        """
+        import types
+        from smon_rt.integrations import state as hooks
+        class Wordless(Exception):
+            def __str__(self): raise ValueError
+        def fails(): raise Wordless
+        state = types.ModuleType("megatron.core.parallel_state")
+        state.model_parallel_is_initialized = fails
+        sys.modules["megatron.core.parallel_state"] = state
+        assert smon_rt.start(DIR)
+        with smon_rt.step(0): pass
+        hooks.call_all([fails], "planted")
+        smon_rt.stop(closing_line=False)
+        """
+    )
+    reasons = {hook.name: hook.reason for hook in job.trace().identity.hooks}
+    words = "Wordless, whose text cannot be had (ValueError)"
+    assert reasons["layout.megatron"].endswith(words)
+    assert reasons["planted"] == f"failed: {words}"
+    assert f"the hook planted failed: {words}; what it sees is not recorded" in output.stderr
+
+
 def test_kinds_have_one_spelling() -> None:
     assert kinds.KIND_NAMES == _runtime.KIND_NAMES == TRACE_KIND_NAMES
 

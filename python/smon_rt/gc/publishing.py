@@ -16,6 +16,7 @@ from typing import Any
 from smon_rt._backend import say
 from smon_rt._layout import torch_distributed
 from smon_rt.environment import LogLevel
+from smon_rt.errors import words_of
 from smon_rt.gc.schedule import Schedule
 
 __all__ = ["POLL_S", "Channel"]
@@ -91,7 +92,7 @@ class Channel:
                 failures = 0
             except Exception as error:  # the host of the store has gone, as at the end of a job
                 failures += 1
-                say(LogLevel.INFO, f"gc: the store does not answer: {type(error).__name__}: {error}"[:300])
+                say(LogLevel.INFO, f"gc: the store does not answer: {words_of(error)}"[:300])
             if not self._is_stopped:
                 self._wake.wait(self.poll_s)
                 self._wake.clear()

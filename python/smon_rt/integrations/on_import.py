@@ -15,6 +15,7 @@ from typing import Any
 
 from smon_rt._backend import say
 from smon_rt.environment import LogLevel
+from smon_rt.errors import words_of
 
 __all__ = ["forget", "when_imported"]
 
@@ -56,7 +57,7 @@ def _call(module_name: str, callback: Callable[[], object]) -> None:
     try:
         callback()
     except Exception as error:
-        say(LogLevel.WARNING, f"hooks into {module_name} are left out: {type(error).__name__}: {error}")
+        say(LogLevel.WARNING, f"hooks into {module_name} are left out: {words_of(error)}")
 
 
 class _Watcher(importlib.abc.MetaPathFinder):

@@ -29,6 +29,7 @@ from typing import Any
 from smon_rt._backend import native
 from smon_rt._layout import Layout, torch_distributed
 from smon_rt._recording import found_layout, known_layout
+from smon_rt.errors import words_of
 from smon_rt.integrations import on_import, state
 from smon_rt.integrations.patches import Method, Patches
 from smon_rt.integrations.state import FORWARD_ONLY
@@ -180,7 +181,7 @@ def _enter(schedule: Any) -> None:
         _say_layout(schedule)
         native.enter_schedule(_running.is_eval, _running.is_loop, _loss_follows(schedule), _running.microbatch_offset)
     except Exception as error:
-        native.set_fact("hook.pipelining.layout", f"{type(error).__name__}: {error}"[:200])
+        native.set_fact("hook.pipelining.layout", words_of(error)[:200])
 
 
 def _loss_follows(schedule: Any) -> bool:

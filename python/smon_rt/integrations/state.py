@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 from smon_rt._backend import native, say
 from smon_rt.environment import LogLevel
+from smon_rt.errors import words_of
 from smon_rt.kinds import KIND_NAMES, KindName
 
 __all__ = [
@@ -112,7 +113,7 @@ def failed(where: str, error: BaseException) -> None:
     if where in _said:
         return
     _said.add(where)
-    reason = f"failed: {type(error).__name__}: {error}"[:200]
+    reason = f"failed: {words_of(error)}"[:200]
     try:
         say(LogLevel.WARNING, f"the hook {where} {reason}; what it sees is not recorded (said once)")
         native.set_fact(f"hook.{where}", reason)

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any, ClassVar
 
 from smon_rt._backend import native
+from smon_rt.errors import words_of
 from smon_rt.integrations import on_import, state
 from smon_rt.integrations.megatron import data, gradients, optimizer, p2p, passes, schedules
 from smon_rt.integrations.patches import Patches
@@ -81,7 +82,7 @@ def _attach_part(name: str, wrap: Callable[[Patches], list[str]]) -> None:
     try:
         reason = "; ".join(filter(None, wrap(_Attached.patches)))
     except Exception as error:  # a module of another version
-        reason = f"{type(error).__name__}: {error}"
+        reason = words_of(error)
     key = f"hook.megatron.{name}"
     _Attached.facts[key] = reason
     native.set_fact(key, reason)

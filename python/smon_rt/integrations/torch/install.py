@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import Any, ClassVar
 
 from smon_rt._backend import native
+from smon_rt.errors import words_of
 from smon_rt.integrations import dimensions, on_import, state
 from smon_rt.integrations.patches import Patches
 from smon_rt.integrations.torch import (
@@ -124,7 +125,7 @@ def _try(name: str, install: Callable[[], str]) -> None:
     try:
         reason = install()
     except Exception as error:
-        reason = f"{type(error).__name__}: {error}"
+        reason = words_of(error)
     key = f"hook.torch.{name}"
     _Attached.facts[key] = reason[:200]
     native.set_fact(key, reason[:200])
