@@ -53,6 +53,7 @@ _NO_STEP = (
     "smon_rt: warning: no step was recorded (spans: {:,}), and without steps nothing can be analysed: "
     "put each step into `with smon_rt.step(k):`\n"
 )
+_RAISED = "smon_rt: the script raised before its first step: nothing to analyse (spans: {:,})\n"
 #: Of torchrun's and our own variables; the child is no rank of the job, and records nothing.
 _NOT_FOR_CHILD = ("SMON_RT_", "RANK", "WORLD_SIZE", "LOCAL_", "GROUP_", "ROLE_", "TORCHELASTIC_", "MASTER_")
 
@@ -81,15 +82,28 @@ def wait_for_verdict(limit_s: float | None) -> None:
 def _at_exit() -> None:
     with contextlib.suppress(Exception):
         if native.status()["is_started"]:  # not in a forked child
-            # Set once the interpreter has shown a traceback: who watches this process learns of it by its end.
-            limit_s = 0.0 if hasattr(sys, "last_type") else _State.verdict_within_s
+            # Who watches this process learns of what it raised by its end.
+            limit_s = 0.0 if _has_shown_a_traceback() else _State.verdict_within_s
             if limit_s != 0:
                 native.stop()  # the analysis reads what is in the file
             say_closing_line(limit_s)
 
 
+def _has_shown_a_traceback() -> bool:
+    """Whether the interpreter has, of what ends it: one that people type into goes on after it."""
+    return hasattr(sys, "last_type") and not hasattr(sys, "ps1")
+
+
+def _is_script_raising() -> bool:
+    """At the exit, and where `stop` is called on the way out of an exception."""
+    kind = sys.exc_info()[0]
+    return _has_shown_a_traceback() or (kind is not None and not issubclass(kind, SystemExit))
+
+
 def say_closing_line(limit_s: float | None = None) -> None:
-    """Says the line, if this is rank 0, there is a file, and SMON_RT_LOG asks for warnings; without steps, what to do.
+    """Says the line, if this is rank 0, there is a file, and SMON_RT_LOG asks for warnings.
+
+    Without steps it says what to do, or that the script raised.
 
     Args:
         limit_s: how long the verdict may take; 0: it is left to the command; None: as SMON_RT_VERDICT_WITHIN_S says.
@@ -105,7 +119,7 @@ def say_closing_line(limit_s: float | None = None) -> None:
         elapsed_s = time.monotonic() - started_s
         if not status["steps"]:
             if status["recorded_spans"] or elapsed_s > _NOT_JUST_TRIED_S:
-                write_line(_NO_STEP.format(status["recorded_spans"]))
+                write_line((_RAISED if _is_script_raising() else _NO_STEP).format(status["recorded_spans"]))
         else:
             limit_s = verdict_within_s() if limit_s is None else limit_s
             sentence, reason = None, ""
@@ -123,12 +137,14 @@ def closing_line(
     reason: str = "",
     absent: str = "",
 ) -> str:
-    """The line; `reason` is why there is no sentence, where it was tried, `absent` what `absent_words` says.
+    """The line, whose counts are rank 0's.
+
+    `reason` is why there is no sentence, where it was tried, `absent` what `absent_words` says.
 
     Example:
-        >>> counters = {"steps": 60, "sampled_steps": 24, "recorded_spans": 2408, "dropped_spans": 0}
-        >>> print(closing_line(counters | {"drain_cpu_ns": 20_000_000}, 10.0, "traces", None), end="")
-        smon_rt: 2,408 spans of 24 of 60 steps, none dropped, own threads 0.2 % of a core; verdict: smon analyze traces
+        >>> counters = {"steps": 60, "sampled_steps": 24, "recorded_spans": 408, "dropped_spans": 0}
+        >>> print(closing_line(counters | {"drain_cpu_ns": 20_000_000}, 10.0, "tr", None), end="")
+        smon_rt: rank 0: 408 spans of 24 of 60 steps, none dropped, own threads 0.2 % of a core; verdict: smon analyze tr
     """
     import shlex  # not at import: a training process pays for what it needs
 
@@ -138,7 +154,7 @@ def closing_line(
     dropped = status["dropped_spans"]
     cpu_ratio = int(str(status["drain_cpu_ns"])) / 1e9 / max(elapsed_s, 1e-3)
     recorded = (
-        f"{status['recorded_spans']:,} spans of {status['sampled_steps']:,} of {status['steps']:,} steps, "
+        f"rank 0: {status['recorded_spans']:,} spans of {status['sampled_steps']:,} of {status['steps']:,} steps, "
         f"{f'{dropped:,} dropped' if dropped else 'none dropped'}, own threads {100 * cpu_ratio:.1f} % of a core"
     )
     if sentence:

@@ -22,7 +22,8 @@ for k in range(6):
         for kind in ("forward_compute", "backward_compute", "optimizer"):
             with smon_rt.span(kind, microbatch=0 if kind != "optimizer" else -1): time.sleep(0.002)
 """
-_LINE = r"smon_rt: 24 spans of 6 of 6 steps, none dropped, own threads \d+\.\d % of a core; verdict: smon analyze {}\n"
+_COUNTS = "rank 0: 24 spans of 6 of 6 steps, none dropped"
+_LINE = rf"smon_rt: {_COUNTS}, own threads \d+\.\d % of a core; verdict: smon analyze {{}}\n"
 
 
 def line(job: RecordedJob) -> str:
@@ -62,6 +63,28 @@ def test_spans_without_a_step_say_what_to_do(job: RecordedJob) -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("end", "exit_code"),
+    [
+        ("raise ValueError('config')", 1),
+        ("try: raise ValueError('config')\nfinally: smon_rt.stop()", 1),
+        ("try: sys.exit(3)\nfinally: smon_rt.stop()", 3),
+    ],
+    ids=["exit", "finally", "no_error"],
+)
+def test_a_script_that_raised_before_its_first_step_is_not_told_how_to_say_steps(
+    job: RecordedJob, end: str, exit_code: int
+) -> None:
+    program = f"assert smon_rt.start(DIR)\nwith smon_rt.span('forward_compute'): pass\n{end}"
+    lines = [line for line in job.run(program, exit_code=exit_code).stderr.splitlines() if line.startswith("smon_rt: ")]
+    said = "smon_rt: the script raised before its first step: nothing to analyse (spans: 1)"
+    if exit_code == 1:
+        assert lines == [said]
+    else:
+        assert len(lines) == 1
+        assert "put each step into" in lines[0]
+
+
 def test_a_forked_child_says_nothing(job: RecordedJob) -> None:
     program = _LOOP + "child = os.fork()\nif child == 0: sys.exit(0)\nassert os.waitpid(child, 0)[1] == 0"
     # Python 3.12 warns of a fork beside threads, before.
@@ -73,7 +96,7 @@ def test_other_nodes_have_directories_too(job: RecordedJob) -> None:
     assert stderr.endswith(f"smon analyze {job.folder} (and the directories of the other nodes)\n")
 
 
-VERDICT = r"smon_rt: slowdown 1\.\d\d.*; none.* \(24 spans of 6 of 6 steps, none dropped, .*; more: smon analyze {}\)\n"
+VERDICT = rf"smon_rt: slowdown 1\.\d\d.*; none.* \({_COUNTS}, .*; more: smon analyze {{}}\)\n"
 
 
 @pytest.mark.parametrize(
