@@ -142,9 +142,9 @@ def closing_line(
     `reason` is why there is no sentence, where it was tried, `absent` what `absent_words` says.
 
     Example:
-        >>> counters = {"steps": 60, "sampled_steps": 24, "recorded_spans": 408, "dropped_spans": 0}
+        >>> counters = {"steps": 60, "sampled_steps": 24, "recorded_spans": 48, "dropped_spans": 0}
         >>> print(closing_line(counters | {"drain_cpu_ns": 20_000_000}, 10.0, "tr", None), end="")
-        smon_rt: rank 0: 408 spans of 24 of 60 steps, none dropped, own threads 0.2 % of a core; verdict: smon analyze tr
+        smon_rt: rank 0: 48 spans of 24 of 60 steps, none dropped, own threads 0.2 % of a core; verdict: smon analyze tr
     """
     import shlex  # not at import: a training process pays for what it needs
 
