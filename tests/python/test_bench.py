@@ -297,7 +297,7 @@ _FILES = {
     "import": "import no_module_of_this_name\n",
 }
 _COMMANDS = """
-import contextlib, io, json
+import contextlib, io, json, signal
 from smon_rt import cli
 folder, answer = sys.argv[1] + "/", {}
 for name in NAMES:
@@ -309,6 +309,8 @@ for name in NAMES:
 for name, more in {"seconds": ["--seconds", "0"], "over": ["--json", folder + "good.py"]}.items():
     with contextlib.redirect_stderr(errors := io.StringIO()):
         answer[name] = [cli.run(["bench", folder + "good.py", *more]), "", errors.getvalue()]
+signal.signal(signal.SIGTERM, cli._leave)
+answer["ended"] = cli.run(["bench", folder + "ended.py"])
 print(json.dumps(answer))
 """
 
@@ -318,8 +320,11 @@ def test_the_command_measures_a_file_and_refuses_others_in_one_line(job: Recorde
     (job.folder / "neighbour.py").write_text("def work():\n    return sum(range(1000))\n")
     for name, text in _FILES.items():
         (job.folder / f"{name}.py").write_text(text)
+    ended = "import os, signal\n\ndef step():\n    os.kill(os.getpid(), signal.SIGTERM)\n"
+    (job.folder / "ended.py").write_text(ended)
     names = [*_FILES, "missing"]
     answer = json.loads(job.run(f"NAMES = {names!r}\n{_COMMANDS}").stdout)
+    assert answer.pop("ended") == 143
     code, output, errors = answer.pop("good")
     assert code == 0, errors
     assert json.loads(output)["spans_per_step"] == pytest.approx(1, abs=0.2)  # stdout holds nothing else

@@ -186,8 +186,12 @@ def _open_streams() -> None:
         sys.stdout.reconfigure(errors="replace")
 
 
+class Ended(SystemExit):
+    """A signal ended the command, whatever code of the user's it was in."""
+
+
 def _leave(number: int, _frame: FrameType | None) -> None:
-    raise SystemExit(_EXIT_OF_SIGNAL + number)
+    raise Ended(_EXIT_OF_SIGNAL + number)
 
 
 def main() -> None:

@@ -109,10 +109,11 @@ def _call(path: str, module: ModuleType, name: str) -> None:
 def _in_one_line(path: str, what: str) -> Iterator[None]:
     """Says where in the file an exception came from; ours go as they are unless the file is why."""
     from smon_rt._measured_step import StepError
+    from smon_rt.cli import Ended
 
     try:
         yield
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, Ended):
         raise
     except BaseException as error:
         line = _line(path, error)
