@@ -119,6 +119,7 @@ def as_torch_calls(function: object) -> Callable[[int], None]:
     record = ctypes.c_void_p.from_address(own.record + _HEAD_BYTES).value
     assert record is not None
     address = ctypes.c_void_p.from_address(record + _ADDRESS_AT).value
+    assert address is not None
     return ctypes.CFUNCTYPE(None, ctypes.c_void_p)(address)
 
 

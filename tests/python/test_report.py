@@ -63,7 +63,7 @@ def test_groups_of_one_are_no_communication(dp: int, cp: int, is_shown: bool) ->
     raw = make_raw(dp=dp, pp=1, removed={"dp_communication": 0.9})
     trace = make_trace(raw)
     trace.job = dataclasses.replace(trace.job, cp_size=cp, world_size=dp * cp)
-    report = Report.from_raw(raw, trace)
+    report = Report.from_raw(raw, trace)  # type: ignore[arg-type]
     assert ("dp_communication" in {cause.cause for cause in report.causes}) == is_shown
     assert ("dp communication" in report.verdict.text) == is_shown
 

@@ -190,7 +190,7 @@ class Row:
 
 
 def rows(trace: RankTrace, *kinds: str) -> list[Row]:
-    """Spans in the order in which they began, of these kinds, or of all but step and what comes as it likes: gc, metric."""
+    """Spans in the order in which they began, of these kinds, or of all but step, gc and metric."""
     spans = trace.spans
     order = np.argsort(spans.start_ns, kind="stable")
     found = [_row(trace, spans, int(index)) for index in order]
