@@ -312,13 +312,12 @@ def _situation(
     job = trace.job
     # Where the context-parallel ranks are numbered within dp_rank, a worker's members are its tp ranks alone.
     has_cp_members = job.cp_size > 1 and raw["dp_size"] == job.dp_size
-    members_are = "tp" if not has_cp_members else "cp" if job.tp_size == 1 else "tp × cp"
     return Situation(
         world=job.world_size,
         dp=raw["dp_size"],
         pp=raw["pp_size"],
         members=job.world_size // (raw["dp_size"] * raw["pp_size"]),
-        members_are=members_are,
+        members_are="tp" if not has_cp_members else "cp" if job.tp_size == 1 else "tp × cp",
         step_count=len(raw["steps"]),
         steps_chosen=options.steps_chosen,
         base_s=times.base,
