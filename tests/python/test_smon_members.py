@@ -100,7 +100,7 @@ def test_members_of_two_workers_that_hide_behind_each_other_are_one_cause(tmp_pa
     assert sorted(cause.detail["members"]) == [[1, 0, 0], [4, 2, 0]]
     text = report.verdict.text
     assert "tensor-parallel members: ranks 1 and 4, of workers (dp 0, stage 0) and (dp 2, stage 0)" in text
-    assert "take the machines of ranks 1 and 4 out" in text
+    assert "check the GPUs (clocks, ECC, neighbours) or processes of ranks 1 and 4 on node0, not the machine" in text
 
 
 def test_a_pause_of_one_member_is_that_pause(tmp_path: Path) -> None:

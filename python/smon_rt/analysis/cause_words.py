@@ -51,6 +51,8 @@ _ONLY_THERE_RATIO = 100
 _MOST_LINKS = 4
 #: Computes below this ratio to their peers are not what makes a place slow.
 _SLOWER_RATIO = 1.05
+#: A slow GPU lengthens backwards by more than this part of what it lengthens forwards by.
+_SAME_FAULT_RATIO = 0.25
 #: Collections that cost at most so many times what a worker spends in them happen together.
 _TOGETHER_RATIO = 1.2
 
@@ -104,10 +106,10 @@ def _replicas_of(cause: Cause, dp: int, pp: int) -> list[int]:
     """The dp ranks of which all workers are meant; none where the workers are others, or a dp rank is one worker."""
     if dp == 1 or cause.cause not in ("worker", *HOST_CAUSES):
         return []
-    return whole_dp_ranks(_workers_of(cause, pp), pp)
+    return whole_dp_ranks(workers_of(cause, pp), pp)
 
 
-def _workers_of(cause: Cause, pp: int) -> list[Worker]:
+def workers_of(cause: Cause, pp: int) -> list[Worker]:
     """The workers of a slow group, slowest first; those of a dp rank where the cause has no others."""
     workers = [(dp_rank, stage) for dp_rank, stage in cause.detail.get("workers", ())]
     if workers or cause.where.dp_rank is None:
@@ -130,7 +132,7 @@ def place_words(cause: Cause, dp: int, pp: int, machines: Machines) -> str:
     if cause.cause == MEMBER:
         return members_place(cause, name, _machine(where))
     if cause.cause == "worker":
-        workers = _workers_of(cause, pp)
+        workers = workers_of(cause, pp)
         if worker_ranks(cause):
             place = f"(dp {where.dp_rank}, stage {where.stage}){worker_hosts_words(cause)}"
             return f"worker: {worker_ranks_words(cause)} {place}"
@@ -140,7 +142,7 @@ def place_words(cause: Cause, dp: int, pp: int, machines: Machines) -> str:
     if len(cause.links) > 1:
         return f"{name} between {links_words(cause, machines)}"
     if len(cause.detail.get("workers", ())) > 1:
-        return f"{name} on {group_words(_workers_of(cause, pp), machines, pp)}"
+        return f"{name} on {group_words(workers_of(cause, pp), machines, pp)}"
     if where.peer_stage is not None:
         stages = f"stage {where.stage} to {where.peer_stage}"
         if where.dp_rank is None:
@@ -159,7 +161,7 @@ def where_words(cause: Cause, pp: int, machines: Machines) -> str:
     if cause.cause == MEMBER:
         return members_where(cause)
     if len(cause.detail.get("workers", ())) > 1:
-        return group_words(_workers_of(cause, pp), machines, pp)
+        return group_words(workers_of(cause, pp), machines, pp)
     if len(cause.links) > 1:
         return f"links between {links_words(cause, machines)}"
     words = [f"dp {where.dp_rank}"] if where.dp_rank is not None else []
@@ -232,15 +234,23 @@ _OTHERS = {
 
 def _times_slower(cause: Cause, peers: str) -> str:
     """`forward 2.5x, backward 2.3x its peers,` as far as both are known; the optimizer where it alone is slower."""
-    kinds = ("optimizer",) if _is_slow_in_optimizer_only(cause) else ("forward_compute", "backward_compute")
+    kinds = ("optimizer",) if is_slow_in_optimizer_only(cause) else ("forward_compute", "backward_compute")
     known = [f"{kind.removesuffix('_compute')} {value:.1f}x" for kind in kinds if (value := _ratio_of(cause, kind))]
     return f"{', '.join(known)} {peers}," if known else f"slowdown {ratio(cause.detail.get('slowdown'))},"
 
 
-def _is_slow_in_optimizer_only(cause: Cause) -> bool:
+def is_slow_in_optimizer_only(cause: Cause) -> bool:
     """Whether forwards and backwards of a slow place take about as long as elsewhere, and its optimizer longer."""
     passes = [_ratio_of(cause, kind) or 1.0 for kind in ("forward_compute", "backward_compute")]
     return max(passes) < _SLOWER_RATIO <= (_ratio_of(cause, "optimizer") or 1.0)
+
+
+def is_slow_in_forward_only(cause: Cause) -> bool:
+    """Whether the forwards of a slow place are slow and its backwards next to not: no GPU is slow in one of them."""
+    forward, backward = (_ratio_of(cause, f"{kind}_compute") for kind in ("forward", "backward"))
+    if forward is None or backward is None or forward < _SLOWER_RATIO:
+        return False
+    return backward - 1 < _SAME_FAULT_RATIO * (forward - 1)
 
 
 def _ratio_of(cause: Cause, kind: str) -> float | None:
@@ -254,10 +264,10 @@ def action_words(cause: Cause, dp: int, pp: int, machines: Machines, stage_layer
     if cause.cause == MEMBER:
         return members_action(cause)
     if cause.cause == "worker":
-        workers = _workers_of(cause, pp)
+        workers = workers_of(cause, pp)
         ranks = worker_ranks_words(cause) if worker_ranks(cause) else ranks_words(workers, machines)
         are_several = len(workers) > 1 or bool(worker_ranks(cause))
-        if _is_slow_in_optimizer_only(cause):
+        if is_slow_in_optimizer_only(cause):
             return f"look at the optimizer's step, memory and CPUs on {ranks}"
         if cause.detail.get("peers") == "other_stages" and are_several:
             stages = "their stages" if len(workers) > 1 else f"stage {where.stage}"
@@ -292,7 +302,7 @@ def action_words(cause: Cause, dp: int, pp: int, machines: Machines, stage_layer
     if cause.cause == "gc" and where.dp_rank is None and _is_together(cause):
         return "collect garbage less often (it is together already), or keep what lives on out of it: smon_rt.gc.plan()"
     if cause.cause in HOST_CAUSES and where.dp_rank is not None:
-        workers, replicas = _workers_of(cause, pp), _replicas_of(cause, dp, pp)
+        workers, replicas = workers_of(cause, pp), _replicas_of(cause, dp, pp)
         whose = dp_ranks_words(replicas) if replicas else ranks_words(workers, machines)
         return _PLACED_ACTIONS[cause.cause].format(whose=whose, s="" if len(workers) == 1 else "s")
     return _ACTIONS[cause.cause]
@@ -324,8 +334,10 @@ _PLACED_ACTIONS = {
 def probable_cause_words(cause: Cause) -> str:
     """The most likely reason behind a cause, as far as a trace without host facts can tell."""
     where = cause.where
+    if cause.cause in ("worker", MEMBER) and is_slow_in_forward_only(cause):
+        return "work of the host in the forward, such as data: the backward is not slow"
     if cause.cause == "worker":
-        if _is_slow_in_optimizer_only(cause):
+        if is_slow_in_optimizer_only(cause):
             return "a slow optimizer: forwards and backwards take as long as elsewhere"
         if cause.detail.get("peers") == "other_stages":
             return "a slow GPU or host, or a stage with more work: one dp rank cannot tell them apart"

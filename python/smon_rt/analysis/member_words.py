@@ -22,7 +22,7 @@ def worker_ranks_words(cause: Cause) -> str:
     """`ranks 2 and 3`, `rank 2 and 1 that was not recorded`."""
     missing = cause.detail.get("unrecorded_ranks", 0)
     others = f" and {missing:,} that {'was' if missing == 1 else 'were'} not recorded" if missing else ""
-    return _named(worker_ranks(cause)) + others
+    return ranks_named(worker_ranks(cause)) + others
 
 
 def worker_hosts_words(cause: Cause) -> str:
@@ -129,10 +129,11 @@ def look_at_all_members(situation: Situation, cause: Cause) -> str | None:
 
 
 def _ranks(cause: Cause) -> str:
-    return _named(member_ranks(cause))
+    return ranks_named(member_ranks(cause))
 
 
-def _named(ranks: Sequence[int]) -> str:
+def ranks_named(ranks: Sequence[int]) -> str:
+    """`rank 5`, `ranks 5 and 9`; of many ranges."""
     if len(ranks) > MOST_NAMED:
         ranges: Sequence[str] = ranges_of(sorted(ranks))
         return f"ranks {listed(ranges[:MOST_NAMED], len(ranges) - MOST_NAMED)}"

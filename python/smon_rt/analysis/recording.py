@@ -52,7 +52,8 @@ class Recording:
     `recorder_overhead`: how much longer sampled steps are than those around them, of the rank where that is surest.
     `garbage`: Python's collections in all steps, where they said what they did.
     `slow_members`: of workers that have any, slowest first; `compared`: workers whose members' collectives were looked
-    at for that.
+    at for that. `unseen_data`: of ranks whose data loading was not or only partly recorded, which of the two (`NOT`,
+    `PARTLY` of trace/unseen.py). `is_schedule_unseen`: a pipeline ran past Megatron's hooks.
     """
 
     members: dict[tuple[int, int], list[Member]] = field(default_factory=dict)
@@ -76,6 +77,8 @@ class Recording:
     garbage: Garbage | None = None
     slow_members: dict[tuple[int, int], tuple[SlowMember, ...]] = field(default_factory=dict)
     compared: frozenset[tuple[int, int]] = frozenset()
+    unseen_data: dict[int, str] = field(default_factory=dict)
+    is_schedule_unseen: bool = False
 
     @property
     def has_device_times(self) -> bool:

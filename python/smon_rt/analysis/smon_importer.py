@@ -50,6 +50,7 @@ from smon_rt.trace.partners import Communicators, dense
 from smon_rt.trace.rank_trace import RankTrace
 from smon_rt.trace.spans import Array
 from smon_rt.trace.summary import dropped_by_kind, incomplete_reasons, state_of
+from smon_rt.trace.unseen import is_schedule_unseen, unseen_data
 
 _OF_A_CHUNK = (*COMPUTES, KIND_NUMBERS["params_all_gather"], KIND_NUMBERS["grads_reduce_scatter"])
 
@@ -104,6 +105,8 @@ class _JobImporter:
         self._is_live = False
         self._overheads: list[Overhead] = []
         self._garbage = GarbageCount()
+        self._unseen_data: dict[int, str] = {}
+        self._is_schedule_unseen = False
 
     def read(self, steps: Container[int] | None) -> Trace:
         for trace in self._reader:
@@ -133,6 +136,9 @@ class _JobImporter:
             self._overheads.append(overhead)
         self._garbage.add(trace)
         self._unfinished += incomplete_reasons(trace)
+        if how_much := unseen_data(trace):
+            self._unseen_data[trace.rank] = how_much
+        self._is_schedule_unseen |= is_schedule_unseen(trace)
         if trace.spans.has_device_times.any():
             bound_ns = max((clock.bound_ns for clock in trace.clock_maps), default=0)
             self._device_bound_ns = max(self._device_bound_ns, bound_ns)
@@ -312,6 +318,8 @@ class _JobImporter:
             garbage=self._garbage.total(),
             slow_members={divmod(worker, pp_size): members for worker, members in skew.slow.items()},
             compared=frozenset(divmod(worker, pp_size) for worker in skew.compared),
+            unseen_data={rank: how_much for rank, how_much in self._unseen_data.items() if rank in analysed},
+            is_schedule_unseen=self._is_schedule_unseen,
         )
 
 

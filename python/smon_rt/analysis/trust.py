@@ -10,6 +10,7 @@ from smon_rt.analysis.missing_words import ranges_words, waits_words
 from smon_rt.analysis.recording import Recording
 from smon_rt.analysis.situation import Situation
 from smon_rt.analysis.units import counted, is_finite, seconds
+from smon_rt.trace.unseen import NOT
 
 #: Ops that start before their dependencies end by less than this part of a step cannot change the answer.
 _EARLY_START_RATIO = 0.001
@@ -79,7 +80,22 @@ def _losses(recording: Recording, waits: str, cause: Cause | None) -> list[str]:
         words.append("no drops")
     if recording.mismatched_message_count:
         words.append(f"{counted(recording.mismatched_message_count, 'message')} paired by ids against their numbers")
+    words += _unseen(recording)
     words += [f"left out: {'; '.join(_shortened(recording.left_out))}"] if recording.left_out else []
+    return words
+
+
+def _unseen(recording: Recording) -> list[str]:
+    """What the job did and no hook saw."""
+    words = ["no schedule seen (smon_rt.start came after get_forward_backward_func)"]
+    words = words if recording.is_schedule_unseen else []
+    if ranks := sorted(recording.unseen_data):
+        is_everywhere = len(ranks) == sum(map(len, recording.members.values()))
+        of = "" if is_everywhere else f" of {ranges_words(ranks)}"
+        if NOT in recording.unseen_data.values():
+            words.append(f"data loading{of} not recorded (part of the forward)")
+        else:
+            words.append(f"data loading{of} recorded in part (the rest is part of the forward)")
     return words
 
 

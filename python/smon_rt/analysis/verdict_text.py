@@ -18,6 +18,7 @@ from smon_rt.analysis.member_words import MEMBER, look_at_all_members, members_s
 from smon_rt.analysis.missing_words import missing_ranks_words, waits_words
 from smon_rt.analysis.naming import is_named, unsure_cause
 from smon_rt.analysis.situation import Situation, gpu_hours, gpu_hours_per_day
+from smon_rt.analysis.slow_place_words import look_at_forward, look_at_gpu
 from smon_rt.analysis.trust import trust_line
 from smon_rt.analysis.units import (
     counted,
@@ -100,7 +101,7 @@ def action_of(situation: Situation, cause: Cause | None) -> str:
         if situation.is_worth_fixing or situation.is_ideal_off:
             return "no single repair helps: see the table by kind, and record more steps"
         return NOTHING_TO_REPAIR
-    action = look_at_all_members(situation, cause)
+    action = look_at_all_members(situation, cause) or look_at_forward(situation, cause) or look_at_gpu(situation, cause)
     action = action or action_words(cause, situation.dp, situation.pp, situation.machines, situation.stage_layers)
     # Nobody should be sent to a machine for what may have been chance, or is none at all.
     if situation.is_doubtful(cause):

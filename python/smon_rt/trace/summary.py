@@ -20,6 +20,7 @@ from smon_rt.trace.kinds import CLOCK_SOURCE_NAMES, PHASE_NAMES, kind_name, name
 from smon_rt.trace.overhead import Overhead, overhead_of
 from smon_rt.trace.packets import Damage
 from smon_rt.trace.rank_trace import OPEN_SPANS_RING, RankTrace
+from smon_rt.trace.unseen import hooks_of
 
 _LOSS_NAMES = (
     *("foreign_tokens", "stale_tokens", "threads_without_ring", "unwritten_spans", "overwritten_spans"),
@@ -161,7 +162,7 @@ class _Totals:
         self.missing_spans += trace.missing_span_count
         if trace.losses.sink_error:
             self.sink_errors.append(f"rank {trace.rank}: {trace.losses.sink_error}")
-        self.hooks.update((hook.name, hook.installed, hook.reason) for hook in trace.identity.hooks)
+        self.hooks.update(hooks_of(trace))
         for store, messages in (
             (self.versions, trace.identity.versions),
             (self.environment, trace.identity.environment),
