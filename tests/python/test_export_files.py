@@ -18,6 +18,12 @@ from smon_rt.trace.kinds import KIND_NUMBERS
 from tests.python.smon_files import TestSpan, file_name, packet, write_rank
 
 SPANS = [TestSpan(kind="forward_compute", start_ns=1000 * index, duration_ns=900, step=index) for index in range(8)]
+#: Steps that an analysis takes, and so a parquet.
+WHOLE_STEPS = [
+    TestSpan(kind=kind, start_ns=1000 * index + start_ns, duration_ns=40, step=index)
+    for index in range(8)
+    for start_ns, kind in ((0, "forward_compute"), (50, "backward_compute"), (100, "optimizer"))
+]
 FORMATS = ("perfetto", "chrome", "csv", "parquet")
 
 
@@ -100,7 +106,7 @@ def test_what_is_missing_is_said_and_the_rest_written(tmp_path: Path, capsys: py
 
 
 def test_the_same_trace_gives_the_same_bytes(tmp_path: Path) -> None:
-    write_rank(tmp_path, SPANS)
+    write_rank(tmp_path, WHOLE_STEPS)
     for output_format in FORMATS:
         outputs = [tmp_path / f"{number}.parquet" for number in range(2)]
         assert [export(tmp_path, output_format, output) for output in outputs] == [0, 0]
@@ -128,7 +134,7 @@ def test_stdout_takes_the_output_alone(tmp_path: Path) -> None:
 def test_a_full_disk_is_one_line_and_leaves_nothing(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, output_format: str
 ) -> None:
-    write_rank(tmp_path, SPANS)
+    write_rank(tmp_path, WHOLE_STEPS)
     output = tmp_path / "out.parquet"
     output.write_text("old", encoding="utf-8")
     real_open = open

@@ -160,11 +160,12 @@ def test_device_times_come_before_host_times(tmp_path: Path) -> None:
 
 
 def test_a_worker_is_its_lowest_rank(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    spans = [TestSpan(kind="optimizer", start_ns=10, duration_ns=5)]
+    kinds = ("forward_compute", "backward_compute", "optimizer")
+    spans = [TestSpan(kind=kind, start_ns=10 * place, duration_ns=5) for place, kind in enumerate(kinds)]
     for rank in range(2):
         write_rank(tmp_path, spans, rank=rank, world_size=2, layout={"tp_size": 2, "tp_rank": rank})
     assert export(tmp_path, tmp_path / "out.parquet") == 0
-    assert pq.read_table(tmp_path / "out.parquet")["rank"].to_pylist() == [0]
+    assert pq.read_table(tmp_path / "out.parquet")["rank"].to_pylist() == [0, 0, 0]
     assert "1 ranks whose worker has a lower rank" in capsys.readouterr().out
 
 
@@ -175,6 +176,13 @@ def test_a_worker_is_its_lowest_rank(tmp_path: Path, capsys: pytest.CaptureFixtu
         (lambda _, spans: [], {}, "no rank recorded an op of a training step"),
         (lambda rank, spans: spans[rank * 5 : rank * 5 + 5], {}, "no step was recorded alike by all ranks"),
         (lambda rank, spans: spans if rank else [], {}, "rank 0 recorded no op of a training step"),
+        (
+            lambda _, spans: [span for span in spans if span.kind != "optimizer"],
+            {},
+            "run job: stage 0 has no optimizer in dp rank 0's first step: every stage needs forwards, backwards and an "
+            "optimizer; as a parquet `smon analyze` would refuse it: analyse the recorded files themselves, or",
+        ),
+        (lambda _, spans: spans, {"vpp_size": 2}, "run job: recorded 1 model chunks a stage, but has 2 (vpp); as a"),
     ],
 )
 def test_what_cannot_be_analysed_is_refused_in_one_line(

@@ -1,11 +1,13 @@
 """Writes the published artifact's form of a trace, which `smon analyze` reads: a parquet of ops, a YAML of sizes.
 
 The analysis needs the same ops in every step, so what does not fit is left out, and said: other kinds of spans, warm-up
-steps, steps that some rank did not record or not as the others, and gc where it is not in every step.
+steps, steps that some rank did not record or not as the others, gc where it is not in every step, and what runs in an
+order that the artifact's rules do not know (artifact_order.py).
 """
 
 from __future__ import annotations
 
+import io
 import math
 from collections import Counter
 from collections.abc import Mapping
@@ -18,6 +20,8 @@ import yaml
 
 from smon_rt.artifact_format import KINDS, SCHEMA, job_record, optype_column, write_tables
 from smon_rt.errors import TraceError
+from smon_rt.export.artifact_check import check_step
+from smon_rt.export.artifact_order import WorkerOps, fit_order
 from smon_rt.trace.job_trace import JobTrace
 from smon_rt.trace.kinds import FLAGS, KIND_NUMBERS
 from smon_rt.trace.rank_trace import RankTrace
@@ -40,23 +44,11 @@ _IDEAL_FIELDS = (pa.field("ideal_start_ts", pa.float64()), pa.field("ideal_durat
 IDEAL_SCHEMA = pa.schema([*SCHEMA, *_IDEAL_FIELDS])
 
 
-@dataclass(eq=False)
-class _Worker:
-    """The ops of one worker: those of its lowest rank."""
-
-    rank: int
-    dp_rank: int
-    stage: int
-    ops: SpanColumns
-    start_ns: Array
-    duration_ns: Array
-
-
 @dataclass
 class ArtifactExport:
     """Ops of a job, collected rank by rank; `left_out` says what is not in the file."""
 
-    workers: dict[tuple[int, int], _Worker] = field(default_factory=dict)
+    workers: dict[tuple[int, int], WorkerOps] = field(default_factory=dict)
     sizes: dict[str, int] = field(default_factory=dict)
     left_out: list[str] = field(default_factory=list)
     _member_ranks: int = 0
@@ -88,12 +80,16 @@ class ArtifactExport:
         has = ops.has_device_times
         self._has_device_times = self._has_device_times or bool(has.any())
         start_ns = np.where(has, ops.device_start_ns, ops.start_ns) + offset_ns
-        self.workers[place] = _Worker(
+        self.workers[place] = WorkerOps(
             trace.rank, *place, ops, start_ns, np.where(has, ops.device_duration_ns, ops.duration_ns)
         )
 
     def finish(self, job: JobTrace) -> None:
-        """Chooses the steps that all workers recorded alike. Raises TraceError when there is none."""
+        """Chooses the steps that all workers recorded alike, and what of them the artifact's rules can hold.
+
+        Raises TraceError when there is none, or `smon analyze` would refuse the file for another reason than that a
+        worker has no rank in it.
+        """
         if not any(len(worker.ops) for worker in self.workers.values()):
             warmup = " outside of warm-up steps" if self._warmup_steps else ""
             raise TraceError(
@@ -107,13 +103,21 @@ class ArtifactExport:
                 "every worker; export to csv or perfetto instead"
             )
         self._drop_irregular_gc()
+        has_one_chunk = self.sizes["vpp_size"] == 1
+        self.left_out += fit_order(list(self.workers.values()), has_one_chunk=has_one_chunk)
         self._steps = self._complete_steps(job)
         self._say(job)
+        if not self.absent_words():
+            step = io.BytesIO()
+            self._write(step, self._steps[:1], None)
+            check_step(job.run_id, step.getvalue(), self.sizes)
 
     def write(self, output: BinaryIO, ideal: Mapping[tuple[int, int], OpTable] | None = None) -> int:
         """Writes the parquet; returns its rows. `ideal`, the ops of workers without stragglers, adds two columns."""
         assert self._steps is not None
-        steps = self._steps
+        return self._write(output, self._steps, ideal)
+
+    def _write(self, output: BinaryIO, steps: Array, ideal: Mapping[tuple[int, int], OpTable] | None) -> int:
         masks = {place: np.isin(worker.ops.step, steps) for place, worker in self.workers.items()}
         # Times count from the first op: a float64 of seconds since boot, or since 1970, would lose nanoseconds.
         origin_ns = min(
@@ -146,7 +150,7 @@ class ArtifactExport:
             " was not recorded: analyse the recorded files themselves"
         )
 
-    def _table(self, worker: _Worker, rows: Array, origin_ns: int) -> pa.Table:
+    def _table(self, worker: WorkerOps, rows: Array, origin_ns: int) -> pa.Table:
         ops = worker.ops
         rows = rows[np.lexsort((ops.op_index[rows], _CODES[ops.kind[rows]], ops.step[rows]))]
         kind = ops.kind[rows]
@@ -186,10 +190,7 @@ class ArtifactExport:
             return
         dropped = 0
         for worker in self.workers.values():
-            keep = worker.ops.kind != _GC
-            dropped += int(np.count_nonzero(~keep))
-            worker.ops = worker.ops.take(keep)
-            worker.start_ns, worker.duration_ns = worker.start_ns[keep], worker.duration_ns[keep]
+            dropped += worker.keep(worker.ops.kind != _GC)
         if dropped:
             self.left_out.append(f"{dropped:,} gc spans, which are not in every step alike (the file cannot show gc)")
 
