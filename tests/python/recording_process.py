@@ -25,7 +25,9 @@ _FOREIGN = ("SMON_RT_", "RANK", "WORLD_SIZE", "LOCAL_RANK", "TORCHELASTIC_")
 _PREAMBLE = "import os, sys, threading, time\nimport smon_rt\nDIR = sys.argv[1]\n"
 
 #: Records what it is told; every step sampled, no warm-up.
-START = "assert smon_rt.start(DIR, sample_ratio=1.0, warmup_steps=0, strict=True)\n"
+START_WITH_GC = "assert smon_rt.start(DIR, sample_ratio=1.0, warmup_steps=0, strict=True)\n"
+#: The same without collections: each is a span and some metrics that come as they like, so counts would be off.
+START = "import gc; gc.disable()\n" + START_WITH_GC
 
 
 @dataclass

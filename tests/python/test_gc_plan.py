@@ -16,7 +16,8 @@ from smon_rt.gc.schedule import MEASURED_STEPS
 from smon_rt.trace.garbage import collections
 from smon_rt.trace.kinds import KIND_NUMBERS
 from smon_rt.trace.rank_trace import RankTrace
-from tests.python.recording_process import START, RecordedJob, job
+from tests.python.recording_process import START_WITH_GC as START
+from tests.python.recording_process import RecordedJob, job
 from tests.python.torch_jobs import TorchJob, needs_torch, nursery, torch_job
 
 __all__ = ["job", "nursery", "torch_job"]

@@ -49,7 +49,7 @@ class Job:
 
 
 def blocks(wall_ms: float, cpu_ms: float) -> list[peers.Block]:
-    return [peers.Block(Round(((wall_ms / 1000,),)), Round(((cpu_ms / 1000,),)))] * 5
+    return [peers.Block(Round(((wall_ms / 1000,),)), Round(((cpu_ms / 1000,),)))] * 6
 
 
 def test_a_mixture_has_whole_tens_and_the_first_steps_are_not_counted() -> None:
