@@ -19,6 +19,7 @@ from typing import Any
 
 from smon_rt._backend import native
 from smon_rt.integrations.megatron import notices
+from smon_rt.integrations.megatron.layout import SCHEDULE_NAMES
 from smon_rt.integrations.patches import Method, Patches
 from smon_rt.integrations.state import begin_unless_open, failed, mask, switch
 from smon_rt.kinds import KIND_NAMES
@@ -31,11 +32,6 @@ _LOADER = "torch.utils.data.dataloader"
 _DATA_LOADING = KIND_NAMES.index("data_loading")
 #: Whoever has one of these open records what this would.
 _RECORDED = mask("data_loading", "eval")
-_NAMES = (
-    "forward_backward_no_pipelining",
-    "forward_backward_pipelining_without_interleaving",
-    "forward_backward_pipelining_with_interleaving",
-)
 #: A job that makes a class for each pass would have all of them kept.
 _MOST_CLASSES = 32
 
@@ -63,7 +59,7 @@ def _wrap_schedules(patches: Patches) -> list[str]:
     _Hooked.patches, _Hooked.classes = patches, 0
     module = sys.modules[_SCHEDULES]
     parameters = ("forward_step_func", "data_iterator", "model")
-    return [patches.wrap(module, name, parameters, _with_recorded_data) for name in _NAMES]
+    return [patches.wrap(module, name, parameters, _with_recorded_data) for name in SCHEDULE_NAMES]
 
 
 def _wrap_rerun(patches: Patches) -> list[str]:

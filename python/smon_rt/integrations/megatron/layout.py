@@ -11,7 +11,7 @@ from smon_rt._layout import Layout
 from smon_rt._recording import found_layout, known_layout
 from smon_rt.integrations.megatron.pass_ids import Pipeline
 
-__all__ = ["SCHEDULE_NAMES", "describe", "iteration"]
+__all__ = ["SCHEDULE_NAMES", "config_of", "describe", "iteration"]
 
 #: Functions of megatron.core.pipeline_parallel.schedules → the schedule's name.
 SCHEDULE_NAMES = {
@@ -55,7 +55,7 @@ def describe(schedule: str, call: dict[str, Any]) -> Pipeline | None:
     """
     microbatches = int(call["num_microbatches"])
     chunks = len(call["model"]) if isinstance(call["model"], list) else 1
-    config = _config(call)
+    config = config_of(call["model"])
     is_combined = bool(getattr(config, "overlap_moe_expert_parallel_comm", False))
     name = SCHEDULE_NAMES.get(schedule, schedule)
     layout = replace(
@@ -86,14 +86,15 @@ def _has_other_messages(call: dict[str, Any]) -> bool:
     return is_multiple or call.get("adjust_tensor_shapes_fn") is not None
 
 
-def _config(call: dict[str, Any]) -> Any:
-    """The configuration of the model; wrappers of data parallelism and of precision have it too, or lead to it."""
-    model = call["model"][0] if isinstance(call["model"], list) else call["model"]
+def config_of(model: Any) -> Any:
+    """The configuration of a model, or of the first of its chunks; wrappers of data parallelism and of precision have
+    it too, or lead to it. None if there is none."""
+    one = model[0] if isinstance(model, list) and model else model
     for _ in range(8):
-        config = getattr(model, "config", None)
+        config = getattr(one, "config", None)
         if config is not None:
             return config
-        model = getattr(model, "module", None)
+        one = getattr(one, "module", None)
     return None
 
 

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import Any, ClassVar
 
 from smon_rt._backend import native
+from smon_rt.integrations.megatron.layout import config_of
 from smon_rt.integrations.state import switch
 
 __all__ = ["look"]
@@ -34,7 +35,7 @@ def look(model: Any) -> None:
     if _Looked.recording == switch.recording:
         return
     _Looked.recording = switch.recording
-    config = _config_of(model)
+    config = config_of(model)
     for name, find in _FINDERS.items():
         try:
             found = find(config)
@@ -43,14 +44,6 @@ def look(model: Any) -> None:
         if found or name in _Looked.said:
             _Looked.said.add(name)
             native.set_fact(f"env.megatron.{name}", found[:200] or "none")
-
-
-def _config_of(model: Any) -> Any:
-    """The configuration of a model, below what wraps it; None if there is none."""
-    one = model[0] if isinstance(model, list) and model else model
-    while one is not None and not hasattr(one, "config"):
-        one = getattr(one, "module", None)
-    return getattr(one, "config", None)
 
 
 def _timers(config: Any) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from smon_rt._backend import native
-from smon_rt.integrations.state import failed, mask, switch
+from smon_rt.integrations.state import begin_unless_open, call_all, mask, switch
 from smon_rt.integrations.torch import steps
 from smon_rt.kinds import KIND_NAMES
 
@@ -23,14 +23,8 @@ def next_batch(original: Callable[..., Any]) -> Callable[..., Any]:
     def __next__(self: Any) -> Any:  # noqa: N807
         if not switch.is_on:
             return original(self)
-        token = 0
-        try:
-            for other in steps.on_other_work:
-                other()
-            if not native.find_open(_RECORDED):
-                token = native.begin(_DATA_LOADING)
-        except Exception as error:
-            failed("torch.data", error)
+        call_all(steps.on_other_work, "torch.data")
+        token = begin_unless_open(_DATA_LOADING, _RECORDED, "torch.data")
         try:
             batch = original(self)
         except BaseException:
