@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from smon_rt.analysis import Report, analyze
-from smon_rt.analysis.missing_words import ranges_words
+from smon_rt.analysis.missing_words import ranges_words, together
 from smon_rt.synth import JobSpec, Pauses, Plant, SlowGroup, SlowLink, make_job
 from smon_rt.synth.plants import AnyPlant
 
@@ -94,3 +94,15 @@ def test_where_all_recorded_ranks_wait_alike_there_is_no_all_clear(tmp_path: Pat
 )
 def test_ranks_are_named_by_ranges(ranks: tuple[int, ...], words: str) -> None:
     assert ranges_words(ranks) == words
+
+
+def test_what_is_said_of_several_ranks_is_said_once() -> None:
+    killed, cut = "its process was killed", "its file is cut"
+    lines = [
+        "unreadable.smon: not a trace",
+        f"rank 0: {killed}",
+        f"rank 3: {cut}",
+        f"rank 2: {killed}",
+        f"rank 1: {killed}",
+    ]
+    assert together(lines) == ["unreadable.smon: not a trace", f"ranks 0–2, each: {killed}", f"rank 3: {cut}"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from smon_rt.analysis.situation import Situation
@@ -9,6 +10,7 @@ from smon_rt.analysis.units import percent
 from smon_rt.analysis.worker_words import ranges_of
 
 _MOST_RANGES = 6
+_OF_A_RANK = re.compile(r"rank (\d+): (.*)", re.DOTALL)
 
 
 def missing_ranks_words(situation: Situation) -> str:
@@ -27,6 +29,20 @@ def ranges_words(ranks: Sequence[int]) -> str:
     else:
         listed = " and ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)
     return f"rank{'' if len(ranks) == 1 else 's'} {listed}"
+
+
+def together(lines: Sequence[str]) -> list[str]:
+    """What is said of several ranks in the same words, once: `ranks 0–3, each: its process was killed`."""
+    ranks_of: dict[str, list[int]] = {}
+    for line in lines:
+        of_a_rank = _OF_A_RANK.fullmatch(line)
+        rank, text = (int(of_a_rank[1]), of_a_rank[2]) if of_a_rank else (None, line)
+        ranks_of.setdefault(text, []).extend([] if rank is None else [rank])
+    said = []
+    for text, ranks in ranks_of.items():
+        each = ", each" if len(ranks) > 1 else ""
+        said.append(f"{ranges_words(sorted(ranks))}{each}: {text}" if ranks else text)
+    return said
 
 
 def waits_words(situation: Situation) -> str:

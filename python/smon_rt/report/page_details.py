@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from statistics import median
 
+from smon_rt.analysis.missing_words import together
 from smon_rt.analysis.report import Report, worker_key
 from smon_rt.analysis.units import counted, finite_or_none, is_finite, percent, ratio, seconds, seconds_range
 from smon_rt.analysis.verdict_text import CAUSE_WORDS
@@ -138,7 +139,7 @@ def coverage_section(report: Report) -> str:
         ("ranks", f"{percent(fidelity.coverage.ranks)} of {counted(report.job.world, 'rank')} recorded"),
         ("missing ranks", f"{len(missing):,}: {named}" if missing else "none"),
         ("waits for missing ranks", _missing_wait_words(report)),
-        ("not finished", "; ".join(fidelity.unfinished) or "none"),
+        ("not finished", "; ".join(together(fidelity.unfinished)) or "none"),
         ("left out", "; ".join(fidelity.left_out) or "nothing"),
         ("clocks", fidelity.clocks),
         ("clock bound", seconds(fidelity.clock_bound_s) if is_finite(fidelity.clock_bound_s) else "not known"),
