@@ -116,12 +116,9 @@ def test_the_verdict_is_said_where_all_ranks_are_here(job: RecordedJob, end: str
 
 
 def test_a_verdict_that_takes_too_long_is_left_to_the_command(job: RecordedJob) -> None:
-    program = _LOOP + "began = time.monotonic()\nsmon_rt.stop(verdict_within_s=0.01)\nprint(time.monotonic() - began)"
-    started = time.monotonic()
-    output = job.run(program)
+    stderr = job.run(_LOOP + "smon_rt.stop(verdict_within_s=0.01)").stderr
     reason = r" \(it takes longer than 0\.01 s here: SMON_RT_VERDICT_WITHIN_S\)\n"
-    assert re.fullmatch(line(job).removesuffix(r"\n") + reason, output.stderr)
-    assert float(output.stdout) < max(2.0, time.monotonic() - started)
+    assert re.fullmatch(line(job).removesuffix(r"\n") + reason, stderr)
 
 
 @pytest.mark.parametrize(
