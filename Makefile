@@ -48,7 +48,7 @@ build: setup ## release build, Python modules in place
 .PHONY: modules
 modules: setup # what users run, without tests and benchmarks
 	@test -f build/release/build.ninja || cmake --preset release
-	@cmake --build --preset release --target _analysis _runtime smon_rt
+	@cmake --build --preset release --target _analysis _runtime smon_rt smon_contract
 
 .PHONY: demo
 demo: modules ## train a small pipelined model with one slow worker, 4 processes; the verdict must name it
@@ -135,5 +135,5 @@ matrix: setup ## before a release: the other compilers and Pythons of this machi
 
 .PHONY: clean
 clean: ## what was built; .venv stays
-	rm -rf build dist python/*.egg-info python/smon_rt/*.so python/smon_rt/lib python/smon_rt/include python/smon_rt/_proto/*_pb2.py*
+	rm -rf build dist python/*.egg-info python/smon_rt/*.so python/smon_rt/bin python/smon_rt/lib python/smon_rt/include python/smon_rt/_proto/*_pb2.py*
 	rm -f .venv/.project-stamp

@@ -53,8 +53,8 @@ class CMakeBuild(build_ext):
                 "SMON_RT_PYTHON_OUTPUT_DIR": str(Path(self.build_lib).resolve() / "smon_rt"),
             }
         jobs = os.environ.get("CMAKE_BUILD_PARALLEL_LEVEL", str(os.cpu_count() or 1))
-        # smon_rt is libsmon_rt.so and its header, which lie beside the modules.
-        targets = [*(extension.name.rpartition(".")[2] for extension in self.extensions), "smon_rt"]
+        # smon_rt is libsmon_rt.so and its header; smon_contract is a program of `smon check-gpu`.
+        targets = [*(extension.name.rpartition(".")[2] for extension in self.extensions), "smon_rt", "smon_contract"]
         subprocess.run([*configure, *(f"-D{key}={value}" for key, value in settings.items())], cwd=ROOT, check=True)
         subprocess.run([cmake, "--build", str(build_dir), "-j", jobs, "--target", *targets], cwd=ROOT, check=True)
 

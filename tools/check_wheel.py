@@ -34,6 +34,7 @@ MUST_CONTAIN = (
     "smon_rt/_proto/trace_pb2.py",
     "smon_rt/lib/libsmon_rt.so",
     "smon_rt/include/smon_rt.h",
+    "smon_rt/bin/smon_contract",
 )
 
 IMPORT_PROGRAM = """
@@ -72,7 +73,7 @@ def is_companion(path: Path, library: str) -> bool:
 
 def check_shared_objects(folder: Path) -> list[str]:
     problems = []
-    for path in sorted(folder.rglob("*.so")):
+    for path in [*sorted(folder.rglob("*.so")), *sorted(folder.glob("smon_rt/bin/*"))]:
         needed = needed_libraries(path)
         print(f"{path.name} needs {', '.join(needed) or 'nothing'}")
         problems += [
