@@ -53,7 +53,7 @@ FOREIGN_HEADERS: tuple[tuple[str, re.Pattern[str], frozenset[str]], ...] = (
 
 #: What a training process must not pay for when it imports smon_rt, and what recording never loads.
 HEAVY_MODULES = (
-    *("smon_rt._analysis", "smon_rt._proto", "smon_rt._runtime"),
+    *("smon_rt._analysis", "smon_rt._proto", "smon_rt._runtime", "smon_rt.check_gpu"),
     *("smon_rt.analysis", "smon_rt.cli", "smon_rt.export", "smon_rt.report", "smon_rt.synth", "smon_rt.trace"),
     *("click", "fsspec", "google.protobuf", "numpy", "pandas", "plotly", "pyarrow", "rich", "torch", "yaml"),
 )
@@ -75,6 +75,12 @@ PYTHON_RULES: tuple[PythonRule, ...] = (
         HEAVY_MODULES,
         at_import=True,
         reason="`import smon_rt` must stay cheap: load it on first use",
+    ),
+    PythonRule(
+        ("check_gpu/**/*.py",),
+        ("smon_rt._runtime", "numpy", "torch", "triton"),
+        at_import=True,
+        reason="`smon check-gpu` runs without a GPU and without torch: load it in the check that needs it",
     ),
     PythonRule(
         ("cli/__init__.py",),

@@ -35,6 +35,7 @@ _CANNOT_WRITE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
 COMMANDS: dict[str, tuple[str, str]] = {
     "analyze": ("smon_rt.cli.analyze:command", "Say what a job loses to stragglers, and where."),
     "bench": ("smon_rt.cli.bench:command", "Say what recording adds to a training step of your own."),
+    "check-gpu": ("smon_rt.cli.check_gpu:command", "Say whether recording works on this machine's GPU."),
     "diff": ("smon_rt.cli.diff:command", "Say what changed between two traces."),
     "export": ("smon_rt.cli.export:command", "Convert a trace: perfetto, chrome, parquet, csv."),
     "info": ("smon_rt.cli.info:command", "Say what is in a trace, and what is missing from it."),

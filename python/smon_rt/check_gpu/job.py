@@ -1,0 +1,53 @@
+"""A job to be ended: `python -m smon_rt.check_gpu.job DIR exit|killed|stop host|gpu`.
+
+It records `SPANS` spans in so many steps and ends inside a further one: by exit code `EXIT_CODE` without `stop`, by
+SIGKILL, or, to be compared with, as it should.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+
+import smon_rt
+from smon_rt.check_gpu.gpu_work import gpu_span, square_product
+
+__all__ = ["EXIT_CODE", "SPANS", "STEPS"]
+
+STEPS, MICROBATCHES = 20, 4
+SPANS = STEPS * MICROBATCHES
+EXIT_CODE = 7
+#: Times of a GPU's events are there once the recorder's thread has looked at them.
+_RESOLVED_WITHIN_S = 1.5
+
+
+def main() -> None:
+    folder, how, where = sys.argv[1:]
+    smon_rt.start(folder, sample_ratio=1.0, warmup_steps=0, integrations="none", strict=True)
+    work: Callable[[], None] = square_product() if where == "gpu" else lambda: None
+    span = gpu_span if where == "gpu" else smon_rt.span
+    for step in range(STEPS):
+        with smon_rt.step(step):
+            for microbatch in range(MICROBATCHES):
+                with span("forward_compute", microbatch=microbatch):
+                    work()
+    if where == "gpu":
+        time.sleep(_RESOLVED_WITHIN_S)
+    if how == "stop":
+        smon_rt.stop()
+        return
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(smon_rt.step(STEPS))
+        stack.enter_context(span("backward_compute", microbatch=0))
+        work()
+        if how == "killed":
+            os.kill(os.getpid(), signal.SIGKILL)
+        sys.exit(EXIT_CODE)
+
+
+if __name__ == "__main__":
+    main()
