@@ -202,8 +202,8 @@ void Session::stop_at_exit(std::chrono::nanoseconds limit) noexcept {
   recorder_->set_phase(Phase::kStopping);
   recorder_->pause();
   drain_->request_stop_quietly();
-  reporter_->request_stop_quietly();
-  watchdog_->request_stop_quietly();
+  reporter_->request_stop();
+  watchdog_->request_stop();
   const auto deadline = std::chrono::steady_clock::now() + limit;
   // The reporter too: it removes the live snapshot, and would leave it behind. Not removed here: in a file system that
   // has stopped answering, this thread would not come back.

@@ -1,7 +1,10 @@
 #include "record/background_thread.h"
 
+#include <linux/futex.h>
 #include <signal.h>
+#include <sys/syscall.h>
 #include <time.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
@@ -32,6 +35,22 @@ class BlockedSignals {
  private:
   sigset_t before_{};
 };
+
+// A futex and no condition variable, whose lock an exit handler may not take.
+static_assert(sizeof(std::atomic<std::uint32_t>) == sizeof(std::uint32_t));
+
+void sleep_while_zero(std::atomic<std::uint32_t>& word, std::chrono::nanoseconds at_most) {
+  const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(at_most);
+  timespec time{};
+  time.tv_sec = static_cast<time_t>(seconds.count());
+  time.tv_nsec = static_cast<long>((at_most - seconds).count());
+  // Returns early for many reasons: the caller looks again.
+  ::syscall(SYS_futex, &word, FUTEX_WAIT_PRIVATE, 0, &time, nullptr, 0);
+}
+
+void wake_sleeper(std::atomic<std::uint32_t>& word) {
+  ::syscall(SYS_futex, &word, FUTEX_WAKE_PRIVATE, 1, nullptr, nullptr, 0);
+}
 
 }  // namespace
 
@@ -89,25 +108,23 @@ void BackgroundThread::publish_cpu_time() {
 
 void BackgroundThread::wait_for(Duration duration) {
   publish_cpu_time();
-  std::unique_lock lock(mutex_);
-  changed_.wait_for(lock, duration, [this] { return is_woken_ || is_stop_requested(); });
-  is_woken_ = false;
+  const TimePoint until = std::chrono::steady_clock::now() + duration;
+  // acquire: pairs with the release in wake().
+  while (!is_stop_requested() && is_woken_.exchange(0, std::memory_order_acquire) == 0) {
+    const Duration left = until - std::chrono::steady_clock::now();
+    if (left <= Duration::zero()) return;
+    sleep_while_zero(is_woken_, left);
+  }
 }
 
 void BackgroundThread::wake() {
-  {
-    const std::lock_guard lock(mutex_);
-    is_woken_ = true;
-  }
-  changed_.notify_one();
+  is_woken_.store(1, std::memory_order_release);
+  wake_sleeper(is_woken_);
 }
 
 void BackgroundThread::request_stop() {
-  {
-    const std::lock_guard lock(mutex_);
-    stop_requested_.store(true, std::memory_order_release);
-  }
-  changed_.notify_one();
+  stop_requested_.store(true, std::memory_order_release);
+  wake();
 }
 
 bool BackgroundThread::join_until(TimePoint deadline) {

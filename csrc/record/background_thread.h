@@ -4,10 +4,8 @@
 
 #include <atomic>
 #include <chrono>
-#include <condition_variable>
 #include <cstdint>
 #include <functional>
-#include <mutex>
 #include <string>
 #include <utility>
 
@@ -18,7 +16,8 @@ namespace smon_rt {
 /// One of our own threads in the job's process: named, with every signal blocked (handlers of the job must not run on
 /// it, and SIGXFSZ must not end the job), and never the reason that the process ends: what its body throws is kept.
 ///
-/// Threading: start, request_stop, join_until by one controlling thread; wait_for by the body; the rest by any.
+/// Threading: start, join_until by one controlling thread; wait_for by the body; the rest by any. wake and request_stop
+/// take no lock and allocate nothing: an exit handler may call them, whatever it has interrupted.
 /// Odd case: a body that hangs (in a file system that does not answer) is left alone by the destructor, so the owner
 /// must keep everything that it uses until has_ended().
 class BackgroundThread {
@@ -40,9 +39,6 @@ class BackgroundThread {
 
   void wake();
   void request_stop();
-  /// For callers that may hold no lock and may be inside any other (exit handlers): the body sees it when it wakes by
-  /// itself.
-  void request_stop_quietly() { stop_requested_.store(true, std::memory_order_release); }
 
   /// False if the body has not ended by then: try again, or leave it.
   bool join_until(TimePoint deadline);
@@ -65,9 +61,7 @@ class BackgroundThread {
   bool is_joined_ = false;
   std::string failure_;
 
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  bool is_woken_ = false;  // under mutex_
+  std::atomic<std::uint32_t> is_woken_{0};  // what a wait sleeps on, as a futex
   std::atomic<bool> stop_requested_{false};
   std::atomic<bool> ended_{false};  // release, after failure_
   std::atomic<std::uint64_t> cpu_ns_{0};

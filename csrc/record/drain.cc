@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/log.h"
+#include "base/process_state.h"
 #include "format/trace_encoder.h"
 #include "record/open_slot.h"
 
@@ -36,6 +37,7 @@ Drain::Drain(Recorder& recorder, TraceSink& sink, GpuTimer& timer, DrainOptions 
       timer_(timer),
       options_(options),
       rings_(recorder.arena(), clock_, options.max_age.count()),
+      pace_(options.pace),
       has_said_error_(!sink.file().error().empty()) {  // whoever opened it has said it
   sink_.file().set_last_words([&recorder](const std::string& error) {
     std::string packets;
@@ -43,6 +45,7 @@ Drain::Drain(Recorder& recorder, TraceSink& sink, GpuTimer& timer, DrainOptions 
     return packets;
   });
   read_clock();
+  last_look_ns_ = last_reading_ns_;  // nothing is recorded before
   publish();
 }
 
@@ -78,13 +81,12 @@ DrainStatus Drain::status() const {
 }
 
 void Drain::run() {
-  std::chrono::nanoseconds sleep = options_.longest_sleep;
   while (!thread_.is_stop_requested()) {
-    pass(false);
-    sleep = next_sleep(sleep);
-    thread_.wait_for(sleep);
+    const std::int64_t now_ns = monotonic_ns();
+    pass(now_ns, false);
+    thread_.wait_for(next_sleep(now_ns));
   }
-  pass(true);
+  pass(monotonic_ns(), true);
   std::string reason;
   {
     const std::lock_guard lock(mutex_);
@@ -95,11 +97,13 @@ void Drain::run() {
   publish();
 }
 
-std::chrono::nanoseconds Drain::next_sleep(std::chrono::nanoseconds current) const {
-  // A quarter full after one sleep: the next sleep must not let it run over, whatever comes.
-  if (rings_.fullest_ratio() >= 0.5) return options_.shortest_sleep;
-  if (rings_.fullest_ratio() >= 0.25) return std::max(options_.shortest_sleep, current / 4);
-  return std::min(options_.longest_sleep, current + current / 2);
+std::chrono::nanoseconds Drain::next_sleep(std::int64_t now_ns) {
+  DrainLook look;
+  look.filled_ratio =
+      std::max(rings_.filled_ratio(), static_cast<double>(new_step_count_) / static_cast<double>(StepLog::kCapacity));
+  look.since_last = std::chrono::nanoseconds(now_ns - std::exchange(last_look_ns_, now_ns));
+  look.may_fill = is_recording() && recorder_.header().is_sampled.load(std::memory_order_relaxed) != 0;
+  return pace_.next(look);
 }
 
 ClockReading Drain::read_clock() {
@@ -109,8 +113,7 @@ ClockReading Drain::read_clock() {
   return reading;
 }
 
-void Drain::pass(bool everything) {
-  const std::int64_t now_ns = monotonic_ns();
+void Drain::pass(std::int64_t now_ns, bool everything) {
   recorder_.header().drain_beat_ns.store(now_ns, std::memory_order_relaxed);
   out_.clear();
   settle();
@@ -167,8 +170,10 @@ void Drain::write_new_identity() {
 /// Puts steps into a packet once there are enough of them; how many may leave the log when it is written.
 std::size_t Drain::take_steps(std::string& out, std::int64_t now_ns, bool everything) {
   std::array<StepTicks, 128> ticks;
+  new_step_count_ = 0;
   while (const std::size_t count = recorder_.step_log().peek(step_times_.size(), ticks)) {
     if (step_times_.empty()) steps_waiting_since_ns_ = now_ns;
+    new_step_count_ += count;
     for (const StepTicks& step : std::span(ticks).first(count)) {
       StepTime time;
       time.step = step.step;

@@ -12,6 +12,7 @@
 #include "base/result.h"
 #include "format/trace_records.h"
 #include "record/background_thread.h"
+#include "record/drain_pace.h"
 #include "record/gpu_timer.h"
 #include "record/overhead.h"
 #include "record/recorder.h"
@@ -21,11 +22,8 @@
 namespace smon_rt {
 
 struct DrainOptions {
-  // How long the thread sleeps between looks at the rings. It sleeps shorter while they fill (no producer ever wakes
-  // it: that would be a system call in the job's threads), longer while nothing comes. 10 ms: half a large ring at
-  // 200,000 spans/s, 0.05 % of a core while idle.
-  std::chrono::nanoseconds shortest_sleep = std::chrono::microseconds(500);
-  std::chrono::nanoseconds longest_sleep = std::chrono::milliseconds(10);
+  // How long the thread sleeps between looks at the rings.
+  DrainPaceOptions pace;
   // Spans wait this long for a batch that is worth its packet. They are in the arena meanwhile, so a crash costs none.
   std::chrono::nanoseconds max_age = std::chrono::seconds(1);
   // Losses, cost and the clocks, and a look whether the file is still there.
@@ -67,7 +65,7 @@ class Drain {
   /// Everything that was recorded goes into the file, which is closed. Recording must be off, or the end is open.
   void request_stop(std::string_view reason);
   /// As request_stop, without a lock: for exit handlers, which may have interrupted anything.
-  void request_stop_quietly() { thread_.request_stop_quietly(); }
+  void request_stop_quietly() { thread_.request_stop(); }
   /// False if the file system did not answer by then.
   bool join_until(std::chrono::steady_clock::time_point deadline) { return thread_.join_until(deadline); }
   bool has_ended() const { return thread_.has_ended(); }
@@ -90,7 +88,7 @@ class Drain {
   };
 
   void run();
-  void pass(bool everything);
+  void pass(std::int64_t now_ns, bool everything);
   void write_new_identity();
   std::size_t take_steps(std::string& out, std::int64_t now_ns, bool everything);
   void say_overhead(const Overhead& overhead);
@@ -102,7 +100,7 @@ class Drain {
   void say_error();
   ClockReading read_clock();
   void publish();
-  std::chrono::nanoseconds next_sleep(std::chrono::nanoseconds current) const;
+  std::chrono::nanoseconds next_sleep(std::int64_t now_ns);
 
   Recorder& recorder_;
   TraceSink& sink_;
@@ -113,7 +111,10 @@ class Drain {
   BackgroundThread thread_{"smon_drain"};
 
   // The drain thread alone.
-  std::string settled_path_;  // the file that the arena's header names
+  DrainPace pace_;
+  std::int64_t last_look_ns_ = 0;
+  std::size_t new_step_count_ = 0;  // ended since the last look
+  std::string settled_path_;        // the file that the arena's header names
   std::string out_;
   std::vector<StepTime> step_times_;
   std::int64_t steps_waiting_since_ns_ = 0;

@@ -112,10 +112,12 @@ void Reporter::run() {
       write_snapshot(now_ns);
       next_snapshot_ns = now_ns + options_.snapshot_every.count();
     }
-    // In short naps: an exit handler can ask for a stop, but not wake anybody.
     const std::int64_t until_ns = std::min(next_snapshot_ns, now_ns + options_.requests_every.count());
-    while (!thread_.is_stop_requested() && monotonic_ns() < until_ns && !has_request_to_publish()) {
-      thread_.wait_for(std::chrono::milliseconds(100));
+    // A wake-up of before may be what the wait returns for: the request that it was for is written already.
+    while (!thread_.is_stop_requested() && !has_request_to_publish()) {
+      const std::int64_t left_ns = until_ns - monotonic_ns();
+      if (left_ns <= 0) break;
+      thread_.wait_for(std::chrono::nanoseconds(left_ns));
     }
   }
   ::unlink(snapshot_path_.c_str());

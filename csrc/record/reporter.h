@@ -52,7 +52,6 @@ class Reporter {
 
   Result<void> start();
   void request_stop() { thread_.request_stop(); }
-  void request_stop_quietly() { thread_.request_stop_quietly(); }
   bool join_until(std::chrono::steady_clock::time_point deadline) { return thread_.join_until(deadline); }
   bool has_ended() const { return !thread_.has_started() || thread_.has_ended(); }
   const BackgroundThread& thread() const { return thread_; }

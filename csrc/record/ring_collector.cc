@@ -1,6 +1,7 @@
 #include "record/ring_collector.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "format/trace_encoder.h"
 
@@ -13,7 +14,8 @@ RingCollector::RingCollector(Arena& arena, const ClockConverter& clock, std::int
 
 std::uint64_t RingCollector::look(std::int64_t now_ns, bool everything) {
   std::uint64_t due_count = 0;
-  fullest_ratio_ = 0;
+  std::size_t exited_count = 0;
+  filled_ratio_ = 0;
   for (std::size_t i = 0; i < cursors_.size(); ++i) {
     ThreadRecord& record = arena_.threads()[i];
     Cursor& cursor = cursors_[i];
@@ -25,14 +27,17 @@ std::uint64_t RingCollector::look(std::int64_t now_ns, bool everything) {
     const std::uint64_t end = record.write_index.load(std::memory_order_acquire);
     const std::uint64_t begin = record.read_index.load(std::memory_order_relaxed);  // ours
     const std::uint64_t count = end - begin;
+    if (state == ThreadState::kExited) ++exited_count;
+    if (cursor.ring_id != record.ring_id) cursor.seen_end = 0;
     if (cursor.ring_id != record.ring_id || count == 0) cursor.waiting_since_ns = 0;
     cursor.ring_id = record.ring_id;
+    const auto filled_count = static_cast<double>(end - std::exchange(cursor.seen_end, end));
+    filled_ratio_ = std::max(filled_ratio_, filled_count / record.ring_capacity);
     if (count == 0) {
       // Without new spans an exited thread's record can be had again; commit() does it.
       continue;
     }
     if (cursor.waiting_since_ns == 0) cursor.waiting_since_ns = now_ns;
-    fullest_ratio_ = std::max(fullest_ratio_, static_cast<double>(count) / record.ring_capacity);
     const bool is_due = everything || state == ThreadState::kExited || count * 4 >= record.ring_capacity ||
                         now_ns - cursor.waiting_since_ns >= max_age_ns_;
     if (!is_due) continue;
@@ -40,6 +45,7 @@ std::uint64_t RingCollector::look(std::int64_t now_ns, bool everything) {
     cursor.end = end;
     due_count += count;
   }
+  filled_ratio_ = std::max(filled_ratio_, static_cast<double>(exited_count) / static_cast<double>(cursors_.size()));
   return due_count;
 }
 

@@ -17,7 +17,7 @@ namespace smon_rt {
 /// Spans wait in their ring until a batch is worth its packet: a quarter of the ring, or max_age.
 ///
 /// Threading: one thread; producers go on meanwhile. Cost: one cache line a recording thread and look, some 100 ns a
-/// span. When full: the producers drop and count; is_pressed() tells to come back sooner.
+/// span. When full: the producers drop and count; filled_ratio() tells when to come back.
 class RingCollector {
  public:
   RingCollector(Arena& arena, const ClockConverter& clock, std::int64_t max_age_ns);
@@ -31,14 +31,16 @@ class RingCollector {
   /// Gives the encoded entries back to their producers, and the records of exited threads to new ones.
   void commit();
 
-  /// Share of the fullest ring that was in use at the last look.
-  double fullest_ratio() const { return fullest_ratio_; }
+  /// Share of its room that was filled between the last two looks, of the ring that filled most; or of all thread
+  /// records, by threads that ended meanwhile.
+  double filled_ratio() const { return filled_ratio_; }
 
  private:
   struct Cursor {
     std::uint32_t ring_id = 0;
     std::uint64_t begin = 0;            // indices of the ring
     std::uint64_t end = 0;              // begin == end: nothing due
+    std::uint64_t seen_end = 0;         // of that ring, at the last look
     std::int64_t waiting_since_ns = 0;  // 0: the ring was empty
   };
   void encode_ring(std::string& out, std::size_t thread, const Cursor& cursor);
@@ -48,7 +50,7 @@ class RingCollector {
   const std::int64_t max_age_ns_;
   std::vector<Cursor> cursors_;  // one a thread record
   std::vector<Span> batch_;
-  double fullest_ratio_ = 0;
+  double filled_ratio_ = 0;
 };
 
 }  // namespace smon_rt

@@ -36,7 +36,6 @@ class Watchdog {
 
   Result<void> start();
   void request_stop() { thread_.request_stop(); }
-  void request_stop_quietly() { thread_.request_stop_quietly(); }
   bool join_until(std::chrono::steady_clock::time_point deadline) { return thread_.join_until(deadline); }
   const BackgroundThread& thread() const { return thread_; }
 

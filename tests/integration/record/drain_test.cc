@@ -178,6 +178,28 @@ TEST_F(DrainTest, AChangedIdentityIsWrittenAgain) {
   EXPECT_EQ(trace.identities[1].layout.stage, 3);
 }
 
+TEST_F(DrainTest, AStopIsHeardInTheLongestSleep) {
+  stop();
+  const auto long_ago = std::chrono::hours(1);
+  for (const bool is_quiet : {false, true}) {
+    TraceSink sink({.directory = directory_.string(), .attempt = is_quiet ? 2U : 1U}, recorder_->interner());
+    ASSERT_TRUE(sink.open({}));
+    Drain drain(*recorder_, sink, timer_, {.pace = {.shortest = long_ago, .cautious = long_ago, .longest = long_ago}});
+    const std::int64_t before_ns = monotonic_ns();
+    ASSERT_TRUE(drain.start());
+    const auto deadline = steady_clock::now() + seconds(30);
+    while (recorder_->header().drain_beat_ns.load() < before_ns && steady_clock::now() < deadline) {
+      std::this_thread::yield();
+    }
+    if (is_quiet) {
+      drain.request_stop_quietly();  // as an exit handler does
+    } else {
+      drain.request_stop("stop");
+    }
+    EXPECT_TRUE(drain.join_until(steady_clock::now() + seconds(60))) << is_quiet;
+  }
+}
+
 TEST_F(DrainTest, TheArenaNamesTheFile) {
   EXPECT_EQ(recorder_->header().trace_file, drain_->status().file_path);
   EXPECT_NE(drain_->status().file_path, "");
