@@ -22,8 +22,8 @@ enum class EventState : std::uint8_t { kReady, kNotReady, kFailed };
 
 /// Times on a GPU: events recorded in streams, polled and compared later.
 ///
-/// Threading: current_context, capture_state and record are called by the threads of the job; adopt, query,
-/// elapsed_ns and release by the drain thread alone.
+/// Threading: current_context, current_stream, capture_state, record and retain are called by the threads of the job;
+/// adopt, query and elapsed_ns by the drain thread alone; the rest by any.
 /// Cost: nothing here waits for a GPU, creates or retains a context, or throws.
 /// When full: record gives kNoEvent, and the span has host times only.
 ///
@@ -35,6 +35,10 @@ class GpuTimer {
   /// The context current to the calling thread, 0 if none.
   virtual GpuContext current_context() noexcept = 0;
 
+  /// The stream that the calling thread launches into, of this context, which is current to it. 0, the context's
+  /// default stream, if nobody says.
+  virtual GpuStream current_stream(GpuContext) noexcept { return 0; }
+
   /// kUnknown for a stream that cannot be asked.
   virtual CaptureState capture_state(GpuStream stream) noexcept = 0;
 
@@ -42,8 +46,19 @@ class GpuTimer {
   /// stream is captured, or when no event is free.
   virtual EventSlot record(GpuStream stream) noexcept = 0;
 
-  /// Makes the events of a context that a producer was seen in; again for the same one: nothing happens.
+  /// One more owner of an event that is in use, for a boundary that two spans share. False: it is in use no more, or
+  /// this timer has one owner an event.
+  virtual bool retain(EventSlot) noexcept { return false; }
+
+  /// Makes the events of a context that a producer was seen in. Again for the same one: looks only for frameworks that
+  /// were loaded since, whose streams current_stream() then knows.
   virtual Result<void> adopt(GpuContext context) = 0;
+
+  /// The number of an adopted context's device in this process.
+  virtual std::int32_t device_of(GpuContext) noexcept { return 0; }
+
+  /// Where an event was recorded; 0 for slots that are not in use.
+  virtual GpuContext context_of(EventSlot) noexcept { return 0; }
 
   /// Never waits. kNoEvent and slots that are not in use are kFailed.
   virtual EventState query(EventSlot slot) noexcept = 0;
@@ -51,7 +66,7 @@ class GpuTimer {
   /// From one ready event to another of the same context, negative if they are in the other order.
   virtual Result<std::int64_t> elapsed_ns(EventSlot from, EventSlot to) = 0;
 
-  /// Gives an event back. kNoEvent and slots that are not in use are ignored.
+  /// Gives an event back, once for record and once for each retain. kNoEvent and slots that are not in use are ignored.
   virtual void release(EventSlot slot) noexcept = 0;
 };
 

@@ -1,0 +1,54 @@
+#pragma once
+
+#include <cstdint>
+
+// What of the CUDA driver's binary interface is used here, declared by hand: a user with a GPU and without a toolkit
+// has everything. header_checks.cc holds it against the real headers where a build finds them.
+
+namespace smon_rt::cuda {
+
+/// Contexts, streams and events are pointers to what only the driver knows.
+using Handle = void*;
+using Device = int;
+
+/// What every call returns. Others than these are failures like any other.
+enum class Status : int {
+  kSuccess = 0,
+  kNotInitialized = 3,
+  kDeinitialized = 4,
+  kInvalidContext = 201,
+  kInvalidHandle = 400,
+  kNotFound = 500,
+  kNotReady = 600,
+  kStreamCaptureUnsupported = 900,
+  kStreamCaptureImplicit = 906,
+};
+
+enum class StreamCaptureStatus : int { kNone = 0, kActive = 1, kInvalidated = 2 };
+
+/// What a thread may do while another one captures: anything, only if it is relaxed.
+enum class StreamCaptureMode : int { kGlobal = 0, kThreadLocal = 1, kRelaxed = 2 };
+
+/// Of an event. Without a flag it has a time, and whoever waits for it spins.
+inline constexpr unsigned int kEventDefault = 0;
+
+/// A stream of 0 is then the default stream that all threads share.
+inline constexpr std::uint64_t kProcAddressLegacyStream = 1;
+
+using GetProcAddress11030 = Status (*)(const char* symbol, void** function, int version, std::uint64_t flags);
+using GetProcAddress12000 = Status (*)(const char* symbol, void** function, int version, std::uint64_t flags,
+                                       int* symbol_status);
+using DriverGetVersion = Status (*)(int* version);
+using CtxGetCurrent = Status (*)(Handle* context);
+using CtxGetDevice = Status (*)(Device* device);
+using CtxPushCurrent = Status (*)(Handle context);
+using CtxPopCurrent = Status (*)(Handle* context);
+using StreamIsCapturing = Status (*)(Handle stream, StreamCaptureStatus* status);
+using ThreadExchangeStreamCaptureMode = Status (*)(StreamCaptureMode* mode);
+using EventCreate = Status (*)(Handle* event, unsigned int flags);
+using EventDestroy = Status (*)(Handle event);
+using EventRecord = Status (*)(Handle event, Handle stream);
+using EventQuery = Status (*)(Handle event);
+using EventElapsedTime = Status (*)(float* milliseconds, Handle start, Handle end);
+
+}  // namespace smon_rt::cuda
