@@ -51,6 +51,8 @@ if TYPE_CHECKING:
 @click.option(
     "--tp-collectives", default=0, show_default=True, help="Collectives of tp members in each compute; DIR only."
 )
+@click.option("--gpu-times", is_flag=True, help="Record on GPUs: launches of the host, times of the device; DIR only.")
+@click.option("--gpu-bound-us", default=20.0, show_default=True, help="Most that GPU times are off, either way.")
 @click.option("--drop-ratio", default=0.0, help="Share of spans that are dropped, and counted; DIR only.")
 @click.option("--missing-rank", "missing_ranks", multiple=True, type=int, help="A rank without a file; DIR only.")
 @click.option("--seed", default=0, show_default=True, help="The same seed gives the same file.")

@@ -19,8 +19,12 @@ FloatArray = npt.NDArray[np.float64]
 
 NS_PER_MS = 1e6
 PASSES = ("forward_compute", "backward_compute")
+COLLECTIVES = (
+    *("params_all_gather", "grads_reduce_scatter", "separate_grads_all_reduce"),
+    *("embedding_grads_all_reduce", "layernorm_grads_all_reduce"),
+)
 # The places of generators in the seed; new ones come last.
-_COMPUTE, _COMM, _LAUNCH, _TAILS, MICROBATCH_COUNTS, CLOCKS, DROPS, MEMBERS = range(8)
+_COMPUTE, _COMM, _LAUNCH, _TAILS, MICROBATCH_COUNTS, CLOCKS, DROPS, MEMBERS, GPU_CLOCKS = range(9)
 _PLANTS = 1000
 _TAIL_EXPONENT = 2.5
 _TAIL_SCALE = 0.5
@@ -29,6 +33,8 @@ _MOST_TAIL_FACTOR = 20.0
 _TYPICAL_SEQUENCES = 16
 _MOST_SEQUENCES = 256
 _ATTENTION_SHARE = 0.5
+#: What each link of the job carries where nothing slows it; messages and collectives are as large as that makes them.
+LINK_BYTES_PER_S = 20e9
 
 
 def base_duration_ns(spec: JobSpec, op: Op) -> float:
@@ -49,6 +55,24 @@ def base_duration_ns(spec: JobSpec, op: Op) -> float:
         "gc": d.gc_ms,
     }
     return per_kind_ms.get(op.kind, d.p2p_ms) * NS_PER_MS
+
+
+def payload_bytes(spec: JobSpec, op: Op) -> int:
+    """What a rank puts into a communication op: with its transfer's time, links carry LINK_BYTES_PER_S.
+
+    By the ring formulas of nccl-tests: of a payload of S a rank sends 2 S (n − 1) / n to reduce it, half of that to
+    reduce and scatter it, and S (n − 1) to gather it.
+    """
+    sizes = {"embedding_grads_all_reduce": min(spec.pp, 2), "layernorm_grads_all_reduce": spec.tp}
+    n = sizes.get(op.kind, spec.dp)
+    sent = base_duration_ns(spec, op) / 1e9 * LINK_BYTES_PER_S
+    if op.kind.endswith(("_send", "_recv")):
+        return 0 if op.is_no_op else round(sent)
+    if op.kind not in COLLECTIVES or n == 1:
+        return 0
+    if op.kind == "params_all_gather":
+        return round(sent / (n - 1))
+    return round(sent * n / (n - 1) / (1 if op.kind == "grads_reduce_scatter" else 2))
 
 
 def generator(spec: JobSpec, *place: int) -> np.random.Generator:

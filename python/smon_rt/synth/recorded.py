@@ -21,11 +21,20 @@ import numpy as np
 from smon_rt._proto import trace_pb2
 from smon_rt.report.output_file import write_atomically
 from smon_rt.synth.draws import Draws, microbatch_of
-from smon_rt.synth.durations import CLOCKS, DROPS, NS_PER_MS, generator
+from smon_rt.synth.durations import CLOCKS, DROPS, NS_PER_MS, generator, payload_bytes
+from smon_rt.synth.gpu_times import clock_map_packet, step_times, with_gpu_times
 from smon_rt.synth.members import has_rounds, meetings_ns
 from smon_rt.synth.plants import SynthError
 from smon_rt.synth.schedule import Op
-from smon_rt.synth.smon_file import Column, SpanTable, numbers_among_equals, packet, span_packets, step_packet
+from smon_rt.synth.smon_file import (
+    Column,
+    SpanTable,
+    no_device_times,
+    numbers_among_equals,
+    packet,
+    span_packets,
+    step_packet,
+)
 from smon_rt.synth.spec import JobSpec
 from smon_rt.synth.timeline import Timeline
 from smon_rt.trace.kinds import FLAGS, KIND_NUMBERS, TIME_SOURCE_NAMES
@@ -117,6 +126,7 @@ class _StageOps:
     chunk: Column
     stages_to_peer: Column
     group: Column
+    payload_bytes: Column
 
 
 class _JobWriter:
@@ -126,7 +136,9 @@ class _JobWriter:
         self.spec, self.draws, self.timeline = spec, draws, timeline
         ends = np.rint(timeline.span_ns()[1]).astype(np.int64)
         self.step_ns = ends
-        self.begins_ns = BEGIN_NS + np.concatenate([[0], np.cumsum(ends + STEP_GAP_NS)[:-1]])
+        # A GPU goes on at once; its host has launched the next step long before.
+        gap_ns = 0 if spec.gpu_times else STEP_GAP_NS
+        self.begins_ns = BEGIN_NS + np.concatenate([[0], np.cumsum(ends + gap_ns)[:-1]])
         self.clocks = host_clocks(spec)
         self.run_id = spec.name if re.fullmatch(r"[A-Za-z0-9_]{1,64}", spec.name) else "synthetic"
 
@@ -149,6 +161,7 @@ class _JobWriter:
             chunk=column([chunk for chunk, _ in places]),
             stages_to_peer=column([distance for _, distance in places]),
             group=column([_GROUPS[_GROUP_OF[op.kind]] if op.kind in _GROUP_OF else 0 for op in ops]),
+            payload_bytes=column([payload_bytes(self.spec, op) for op in ops]),
         )
 
     def _place(self, op: Op) -> tuple[int, int]:
@@ -174,19 +187,23 @@ class _JobWriter:
         clock = self.clocks[host]
         spans, losses = self._dropped(rank, self._spans(stage, dp_rank, tp_rank, clock))
         starts_ns = clock.at(self.begins_ns)
+        steps = starts_ns, clock.at(self.begins_ns + self.step_ns) - starts_ns
         (begin_ns,) = clock.at(np.array([BEGIN_NS])).tolist()
+        identity = self._identity(rank, (stage, dp_rank, tp_rank), host)
+        device = -1
+        parts = [packet(identity=identity)]
+        if spec.gpu_times:
+            is_late = spec.is_launched_late(stage, dp_rank)
+            device, spans = identity.local_rank, _as_ended([with_gpu_times(spec, spans, rank, is_late=is_late)])
+            steps = step_times(spans, spec.steps)
+            end_ns = begin_ns + int(self.begins_ns[-1] + self.step_ns[-1]) - BEGIN_NS
+            parts.append(clock_map_packet(spec, identity.gpu_uuid, begin_ns, end_ns))
         reading = trace_pb2.ClockSnapshot(ticks=begin_ns, monotonic_ns=begin_ns, realtime_ns=REALTIME_NS, width_ns=80)
         names = trace_pb2.Names(
-            track=[trace_pb2.Track(id=1, thread_id=100, thread_name="main", device=-1)],
+            track=[trace_pb2.Track(id=1, thread_id=100, thread_name="main", device=device)],
             communicator=self._communicators(stage, dp_rank, tp_rank),
         )
-        parts = [
-            packet(identity=self._identity(rank, (stage, dp_rank, tp_rank), host)),
-            packet(clock_snapshot=reading),
-            packet(names=names),
-            step_packet(starts_ns, clock.at(self.begins_ns + self.step_ns) - starts_ns),
-            *span_packets(spans),
-        ]
+        parts += [packet(clock_snapshot=reading), packet(names=names), step_packet(*steps), *span_packets(spans)]
         if losses:
             parts.append(packet(losses=trace_pb2.Losses(dropped_by_kind=losses)))
         return b"".join([*parts, packet(end=trace_pb2.End(reason="stop"))])
@@ -213,6 +230,7 @@ class _JobWriter:
             boot_id=f"boot-of-node{host}",
             time_namespace=4026531834,
             pid=1000 + rank,
+            gpu_uuid=f"GPU-{host:04x}-{rank % _RANKS_OF_A_HOST}" if spec.gpu_times else "",
             clock_source=trace_pb2.CLOCK_SOURCE_CLOCK_GETTIME,
             sampling=trace_pb2.Sampling(sample_ratio=1.0),
             memory="tmpfs",
@@ -271,7 +289,8 @@ class _JobWriter:
             comm_id=group,
             comm_seq=np.where(group > 0, numbers_among_equals(kind, group, peer) + 1, 0),
             peer=peer,
-            payload_bytes=np.where(distance != 0, _MESSAGE_BYTES, 0),
+            payload_bytes=each(ops.payload_bytes)[order],
+            **no_device_times(len(order)),
         )
         tables = [table, self._pauses(stage, dp_rank, tp_rank, clock)]
         if spec.tp_collectives:
@@ -313,6 +332,7 @@ class _JobWriter:
             comm_seq=np.arange(1, len(step) + 1),
             peer=none,
             payload_bytes=np.full(len(step), _MESSAGE_BYTES),
+            **no_device_times(len(step)),
         )
 
     def _pauses(self, stage: int, dp_rank: int, tp_rank: int, clock: HostClock) -> SpanTable:
@@ -348,6 +368,7 @@ class _JobWriter:
             comm_seq=zero,
             peer=none,
             payload_bytes=zero,
+            **no_device_times(len(found)),
         )
 
     def _dropped(self, rank: int, spans: SpanTable) -> tuple[SpanTable, dict[int, int]]:

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from smon_rt._proto import trace_pb2
+from smon_rt.trace.kinds import HOST_TIME_SOURCES
 
 Column = npt.NDArray[np.int64]
 
@@ -21,7 +22,10 @@ _BATCH = 2000
 
 @dataclass(frozen=True)
 class SpanTable:
-    """Spans of one thread in the order in which they ended, a column each; times are of the host's clock, in ns."""
+    """Spans of one thread in the order in which they ended, a column each; times are of the host's clock, in ns.
+
+    Times of the device count where the time source is one: they are on the host's clock, too.
+    """
 
     kind: Column
     step: Column
@@ -36,6 +40,8 @@ class SpanTable:
     comm_seq: Column
     peer: Column
     payload_bytes: Column
+    device_start_ns: Column
+    device_duration_ns: Column
 
     def __len__(self) -> int:
         return len(self.kind)
@@ -43,6 +49,11 @@ class SpanTable:
     def take(self, rows: npt.NDArray[Any] | slice) -> SpanTable:
         """The spans at these rows."""
         return SpanTable(*(getattr(self, field.name)[rows] for field in dataclasses.fields(self)))
+
+
+def no_device_times(count: int) -> dict[str, Column]:
+    """The columns of spans without any."""
+    return dict.fromkeys(("device_start_ns", "device_duration_ns"), np.zeros(count, np.int64))
 
 
 def packet(steps: tuple[int, int] | None = None, **content: Any) -> bytes:
@@ -94,6 +105,13 @@ def _span_packet(spans: SpanTable, first_index: int) -> bytes:
         "payload_bytes": spans.payload_bytes,
     }
     batch = trace_pb2.SpanBatch(span_count=count, ring_id=1, first_index=first_index)
+    on_device = spans.take(np.isin(spans.time_source, HOST_TIME_SOURCES, invert=True))
+    if len(on_device):
+        device_ends = on_device.device_start_ns + on_device.device_duration_ns
+        columns["device_start_ns"] = on_device.device_start_ns - np.concatenate(
+            [on_device.start_ns[:1], device_ends[:-1]]
+        )
+        columns["device_duration_ns"] = on_device.device_duration_ns
     for name, values in columns.items():
         getattr(batch, name).extend(values.tolist())
     return packet((first_step, int(spans.step.max())), spans=batch)

@@ -7,7 +7,7 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-from smon_rt.synth.plants import AnyPlant, Pauses, SlowMember, SynthError
+from smon_rt.synth.plants import AnyPlant, Pauses, SlowLaunch, SlowMember, SynthError
 
 Schedule = Literal["1f1b", "interleaved"]
 
@@ -54,7 +54,8 @@ class JobSpec:
     `tail_ratio` of the computes are slowed besides, by a factor with a heavy (Pareto) tail. `fewer_microbatches`: each
     dp rank has in each step up to so many microbatches less. `data_loading_ms` is what each worker takes for its data
     before each step. `tp_collectives`: so many of its tp members each compute has, the last at its end; `noise` brings
-    them there at other times. `hosts`, `clock_offset_ms` (at most, either way), `clock_drift_ppm`, `drop_ratio` and
+    them there at other times. `gpu_times`: ranks compute on GPUs, whose times are recorded, at most `gpu_bound_us` off
+    their host's clock. `hosts`, `clock_offset_ms` (at most, either way), `clock_drift_ppm`, `drop_ratio` and
     `missing_ranks` are of the recording, not of the job: they change no truth, and only a directory of `.smon` files
     can have them. Raises SynthError when a value makes no sense.
     """
@@ -79,6 +80,8 @@ class JobSpec:
     clock_drift_ppm: float = 0.0
     drop_ratio: float = 0.0
     tp_collectives: int = 0
+    gpu_times: bool = False
+    gpu_bound_us: float = 20.0
     missing_ranks: tuple[int, ...] = ()
     plants: tuple[AnyPlant, ...] = ()
     durations: Durations = dataclasses.field(default_factory=Durations)
@@ -91,6 +94,7 @@ class JobSpec:
         self._check_recording()
         self._check_plants()
         self._check_members()
+        self._check_gpu_times()
         if self.world_size > MAX_WORLD_SIZE:
             raise SynthError(
                 f"this job has {self.world_size:,} ranks, the most is {MAX_WORLD_SIZE:,}: lower dp, pp or tp"
@@ -135,6 +139,7 @@ class JobSpec:
         names = (
             "fewer_microbatches",
             "tp_collectives",
+            "gpu_times",
             "data_loading_ms",
             "clock_offset_ms",
             "clock_drift_ppm",
@@ -144,6 +149,11 @@ class JobSpec:
         if self.hosts > 1:
             found = "hosts"
         return "--missing-rank" if self.missing_ranks else found and f"--{found.replace('_', '-')}"
+
+    def is_launched_late(self, stage: int, dp_rank: int) -> bool:
+        """Whether the host of a worker launches some ops only when the worker could long have run them."""
+        plants = [plant for plant in self.plants if isinstance(plant, SlowLaunch) and plant.covers(stage)]
+        return self.launch_delay_ms > 0 or any(plant.dp_rank in (None, dp_rank) for plant in plants)
 
     def without_plant(self, *indices: int) -> JobSpec:
         """The same job and the same random draws, but for the plants at `indices`."""
@@ -218,6 +228,21 @@ class JobSpec:
                 raise SynthError(f"plant {plant}: without collectives of tp members nobody waits, give tp_collectives")
             if not 0 <= plant.tp_rank < self.tp:
                 raise SynthError(f"plant {plant}: there is no tp rank {plant.tp_rank}, tp ranks are 0 to {self.tp - 1}")
+
+    def _check_gpu_times(self) -> None:
+        if not 0 <= self.gpu_bound_us <= 1e6:
+            raise SynthError(f"gpu_bound_us is {self.gpu_bound_us}: give a number from 0 to 1e6")
+        if not self.gpu_times:
+            return
+        if self.tp_collectives:
+            raise SynthError(
+                "tp_collectives with gpu_times: around these no events are recorded, leave one of them out"
+            )
+        for plant in self.plants:
+            if isinstance(plant, Pauses) and plant.is_inside_a_compute:
+                raise SynthError(
+                    f"plant {plant}: a GPU computes on while its host collects; with gpu_times give gc=…MS/STEPS"
+                )
 
     def _check_microbatch_counts(self) -> None:
         if not self.fewer_microbatches:
