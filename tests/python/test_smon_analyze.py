@@ -88,7 +88,7 @@ def test_the_trust_line_says_what_there_is(tmp_path: Path, capsys: pytest.Captur
     ):
         assert words in trust
     assert report["fidelity"]["time_sources"]["wait_return"] > 0
-    assert report["fidelity"]["coverage"] == {"ranks": 1.0, "steps": 1.0}
+    assert report["fidelity"]["coverage"] == {"ranks": 1.0, "steps": 1.0, "device_times": 0.0}
 
 
 def test_a_missing_rank_is_named_and_the_plant_is_found_without_it(

@@ -304,13 +304,16 @@ def test_who_saw_the_end_of_a_communication_is_told_apart(tmp_path: Path) -> Non
             kind="grads_all_reduce", time_source=WAIT_RETURN, duration_ns=5, flags=FLAGS["other_thread"], op_index=2
         ),
         "the device": TestSpan(
-            kind="grads_all_reduce", time_source=2, duration_ns=5, device_start_ns=3, device_duration_ns=5, op_index=3
+            kind="grads_all_reduce", time_source=3, duration_ns=5, device_start_ns=3, device_duration_ns=5, op_index=3
         ),
         "nobody": TestSpan(kind="grads_all_reduce", duration_ns=5, flags=FLAGS["not_waited"], op_index=4),
+        "the stream that computes": TestSpan(
+            kind="grads_all_reduce", time_source=2, duration_ns=5, device_start_ns=3, device_duration_ns=5, op_index=5
+        ),
     }
     write_rank(tmp_path, list(ends.values()))
     found = {row["seq_id"]: row["is_waited"] for row in rows_of(read_smon([tmp_path]))}
-    assert found == dict(enumerate([1, 1, 2, 2, 0]))
+    assert found == dict(enumerate([1, 1, 2, 2, 0, 1]))
 
 
 def test_data_that_another_thread_loads_holds_nobody_up(tmp_path: Path) -> None:

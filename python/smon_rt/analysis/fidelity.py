@@ -22,10 +22,13 @@ class EarlyStarts:
 
 @dataclass(frozen=True, slots=True)
 class Coverage:
-    """Share of the layout's ranks that were recorded, and of the sampled steps asked for that were analysed."""
+    """Share of the layout's ranks that were recorded, of the sampled steps asked for that were analysed, and of the
+    computes in these that have times of a GPU, None where the trace does not tell.
+    """
 
     ranks: float
     steps: float
+    device_times: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +50,7 @@ class Fidelity:
     unexplained_error_worst: float | None
     early_starts: EarlyStarts
     clock_bound_s: float | None
+    device_bound_s: float | None
     dropped_spans: dict[str, int]
     missing_ranks: tuple[int, ...]
     coverage: Coverage
@@ -78,7 +82,8 @@ def fidelity_of(raw: RawResult, recording: Recording | None) -> Fidelity:
     coverage = Coverage(ranks=1.0, steps=1.0)
     if recording is not None:
         ranks = 1 - len(recording.missing_ranks) / recording.world_size
-        coverage = Coverage(ranks, recording.step_count / max(recording.recorded_step_count, 1))
+        steps = recording.step_count / max(recording.recorded_step_count, 1)
+        coverage = Coverage(ranks, steps, recording.device_time_ratio)
     return Fidelity(
         simulation_error_mean=replayed["simulation_error_mean"],
         simulation_error_worst=replayed["simulation_error_worst"],
@@ -86,6 +91,7 @@ def fidelity_of(raw: RawResult, recording: Recording | None) -> Fidelity:
         unexplained_error_worst=replayed.get("unexplained_error_worst"),
         early_starts=EarlyStarts(replayed["early_starts"]["count"], replayed["early_starts"]["worst_s"]),
         clock_bound_s=None if recording is None else recording.clock_bound_s,
+        device_bound_s=None if recording is None else recording.device_bound_s,
         dropped_spans={} if recording is None else recording.dropped_spans,
         missing_ranks=() if recording is None else recording.missing_ranks,
         coverage=coverage,

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from smon_rt.analysis.communication import Communication
     from smon_rt.analysis.garbage import Garbage
     from smon_rt.trace.overhead import Overhead
 
@@ -79,6 +80,9 @@ class Recording:
     compared: frozenset[tuple[int, int]] = frozenset()
     unseen_data: dict[int, str] = field(default_factory=dict)
     is_schedule_unseen: bool = False
+    device_bound_s: float | None = None
+    device_time_ratio: float = 0.0
+    communication: Communication | None = None
 
     @property
     def has_device_times(self) -> bool:

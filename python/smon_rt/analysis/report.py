@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from smon_rt.analysis.advice import Advice
 from smon_rt.analysis.cause_words import BEYOND_SLOWDOWN
 from smon_rt.analysis.causes import Cause, Where, find_causes
+from smon_rt.analysis.communication import Communication
 from smon_rt.analysis.engine import Source
 from smon_rt.analysis.fidelity import Fidelity, completed, fidelity_of, located
 from smon_rt.analysis.options import ReportOptions
@@ -150,6 +151,7 @@ class Report:
     worker_host: dict[str, str]
     worker_median_s: dict[str, dict[str, float]]
     forward_backward: ForwardBackward
+    communication: Communication | None
     causes: tuple[Cause, ...]
     verdict: Verdict
     advice: tuple[Advice, ...]
@@ -292,6 +294,7 @@ def _build(raw: RawResult, trace: Trace, options: ReportOptions) -> Report:
             correlation=finite_or_none(raw["forward_backward"]["correlation"]),
             forward_cv=finite_or_none(raw["forward_backward"]["forward_cv"]),
         ),
+        communication=None if recording is None else recording.communication,
         causes=causes,
         verdict=draw_verdict(situation),
         advice=(),
@@ -347,16 +350,8 @@ def _situation(
 
 
 def _job(trace: Trace) -> Job:
-    job = trace.job
-    return Job(
-        name=job.name,
-        dp=job.dp_size,
-        pp=job.pp_size,
-        tp=job.tp_size,
-        cp=job.cp_size,
-        vpp=job.vpp_size,
-        world=job.world_size,
-    )
+    sizes = {name: getattr(trace.job, f"{name}_size") for name in ("dp", "pp", "tp", "cp", "vpp", "world")}
+    return Job(trace.job.name, **sizes)
 
 
 def _contribution(raw: RawContribution) -> Contribution:

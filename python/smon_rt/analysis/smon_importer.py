@@ -19,10 +19,13 @@ from collections.abc import Container, Mapping, Sequence
 import numpy as np
 import pyarrow as pa
 
+from smon_rt.analysis.communication import Communication
 from smon_rt.analysis.garbage import GarbageCount
 from smon_rt.analysis.importer import Trace
 from smon_rt.analysis.input_file import shown
 from smon_rt.analysis.recording import Recording
+from smon_rt.analysis.smon_communication import is_numbered_communication, measure_communication
+from smon_rt.analysis.smon_device import DeviceClocks
 from smon_rt.analysis.smon_groups import (
     Groups,
     Layout,
@@ -34,7 +37,15 @@ from smon_rt.analysis.smon_layout import JobLayout
 from smon_rt.analysis.smon_member_times import MemberTimes, member_times
 from smon_rt.analysis.smon_members import MemberSkew, member_skew
 from smon_rt.analysis.smon_repeats import last_of_each_step
-from smon_rt.analysis.smon_spans import COLLECTIVE, COMPUTES, HOST_WORK, OpColumns, behind_device, rank_ops
+from smon_rt.analysis.smon_spans import (
+    COLLECTIVE,
+    COMPUTES,
+    HOST_WORK,
+    WITHOUT_TIMES,
+    OpColumns,
+    behind_device,
+    rank_ops,
+)
 from smon_rt.analysis.smon_steps import StepChoice
 from smon_rt.analysis.smon_tails import starts_after_tails
 from smon_rt.analysis.smon_waits import receive_when_waited
@@ -43,6 +54,7 @@ from smon_rt.analysis.units import counted
 from smon_rt.errors import TraceError
 from smon_rt.trace.clock_line import ClockLine
 from smon_rt.trace.clocks import ClockAlignment, ClockEvidence, HostKey
+from smon_rt.trace.device_order import is_device_work
 from smon_rt.trace.job_trace import JobReader
 from smon_rt.trace.kinds import KIND_NUMBERS, TIME_SOURCE_NAMES, name_of
 from smon_rt.trace.overhead import Overhead, overhead_of
@@ -101,7 +113,8 @@ class _JobImporter:
         self._missing_span_count = 0
         self._compute_count = 0
         self._has_steps = False
-        self._device_bound_ns = 0
+        self._devices = DeviceClocks()
+        self._communication: list[OpColumns] = []
         self._is_live = False
         self._overheads: list[Overhead] = []
         self._garbage = GarbageCount()
@@ -139,9 +152,7 @@ class _JobImporter:
         if how_much := unseen_data(trace):
             self._unseen_data[trace.rank] = how_much
         self._is_schedule_unseen |= is_schedule_unseen(trace)
-        if trace.spans.has_device_times.any():
-            bound_ns = max((clock.bound_ns for clock in trace.clock_maps), default=0)
-            self._device_bound_ns = max(self._device_bound_ns, bound_ns)
+        self._devices.add(trace)
 
     def _only_evaluates(self) -> bool:
         """Whether nothing was trained: collectives beside evaluations make no step."""
@@ -189,6 +200,7 @@ class _JobImporter:
             parts.append(receive_when_waited(behind_device(_on_axis(chosen, line))))
             among_members = _on_axis(ops.take(keeps & inside), line)
             meetings.append(member_times(parts[-1], among_members, row_count))
+            self._communication += [ops.take(is_numbered_communication(ops)) for ops in (parts[-1], among_members)]
             met = int(np.count_nonzero(meetings[-1].comm >= 0))
             self._left_out["of collectives within a worker"] += len(among_members) - met
             row_count += len(parts[-1])
@@ -219,7 +231,25 @@ class _JobImporter:
         ops = merged.ops.replace(end_ns=end_sends_with_receives(merged.ops, groups.group_id))
         batch = self._batch(dataclasses.replace(merged, ops=ops), groups, layout, skew)
         recording = self._recording(alignment, merged, groups, set(np.unique(ranks.rank).tolist()), skew)
+        bound_ns = self._devices.bound_ns
+        recording = dataclasses.replace(
+            recording,
+            device_bound_s=None if bound_ns is None or not self._devices.bounds_ns else bound_ns / 1e9,
+            device_time_ratio=self._device_time_ratio(ranks),
+            communication=self._measured(layout),
+        )
         return Trace(job, batch, "", 0.0, recording)
+
+    def _device_time_ratio(self, ranks: OpColumns) -> float:
+        """The part of the computes that have times of a device."""
+        computes = ranks.take(np.isin(ranks.kind, COMPUTES))
+        timed = int(np.count_nonzero(is_device_work(computes.time_source, computes.kind)))
+        return timed / max(len(computes) + self._left_out[WITHOUT_TIMES], 1)
+
+    def _measured(self, layout: Layout) -> Communication | None:
+        ops = OpColumns.concatenate(self._communication)
+        steps = len(self._steps.steps)
+        return measure_communication(ops, self._communicators, layout.worker_of_rank, layout.pp_size, steps)
 
     def _skew(self, ranks: OpColumns, merged: WorkerOps, meetings: MemberTimes) -> MemberSkew:
         """What slow members of workers cost; said where members are missing."""
@@ -288,7 +318,7 @@ class _JobImporter:
         }
         missing = [rank for first, last in job.missing_ranges() for rank in range(first, last + 1)]
         sources = np.bincount(merged.ops.time_source, minlength=256)
-        bound_ns = alignment.bound_ns
+        bound_ns, device_bound_ns = alignment.bound_ns, self._devices.pair_bound_ns
         left_out = [f"{counted(count, 'span')} {words}" for words, count in self._left_out.items() if count]
         if job.other_runs:
             files = sum(other.file_count for other in job.other_runs)
@@ -297,7 +327,7 @@ class _JobImporter:
             members={place: members for place, members in workers.items() if members},
             missing_ranks=tuple(missing),
             world_size=self._layout.world_size,
-            clock_bound_s=None if bound_ns is None else (bound_ns + self._device_bound_ns) / 1e9,
+            clock_bound_s=None if bound_ns is None or device_bound_ns is None else (bound_ns + device_bound_ns) / 1e9,
             clock_words=alignment.words(),
             clock_violated_count=alignment.violated_count,
             clock_is_contradicted=alignment.is_contradicted,

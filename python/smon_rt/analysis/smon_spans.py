@@ -9,8 +9,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from smon_rt.analysis.smon_device import starts_when_free, times_in_order
 from smon_rt.analysis.smon_threads import of_background
-from smon_rt.trace.kinds import FLAGS, HOST_TIME_SOURCES, KIND_NUMBERS, TIME_SOURCE_NAMES
+from smon_rt.trace.device_order import WAIT_EVENT, is_device_work
+from smon_rt.trace.kinds import FLAGS, KIND_NUMBERS, TIME_SOURCE_NAMES
 from smon_rt.trace.partners import Communicators
 from smon_rt.trace.rank_trace import RankTrace
 from smon_rt.trace.spans import Array, SpanColumns
@@ -29,6 +31,8 @@ _OPS = (*range(KIND_NUMBERS["forward_compute"], KIND_NUMBERS["checkpoint_wait"] 
 # Between two steps a loop waits for its data.
 _BEFORE_A_STEP = (KIND_NUMBERS["data_loading"], KIND_NUMBERS["gc"])
 _EVAL = KIND_NUMBERS["eval"]
+#: Computes that a GPU did and whose times were lost: their launch is no measure of them.
+WITHOUT_TIMES = "of GPU computes without the GPU's times"
 _NO_OP_FLAGS = {
     FLAGS["forward_only"]: "of evaluation",
     FLAGS["recomputed"]: "recomputed in a backward",
@@ -53,6 +57,7 @@ class OpColumns:
     own_comm: Array  # the same as this rank numbers it: what its peers made at the same place has the same number
     comm_seq: Array
     peer: Array
+    payload_bytes: Array
     time_source: Array
     step_start_ns: Array  # of its step, on its rank
     waited: Array  # see _waited
@@ -91,11 +96,10 @@ def rank_ops(trace: RankTrace, worker: int, communicators: Communicators, left_o
     is_op &= has_times
     # Counted by steps, not by spans: see the importer.
     is_op &= spans.flags & FLAGS["warmup"] == 0
-    background = of_background(trace, is_op, left_out)
-    ops = spans.take(_within_steps(spans, is_op & ~background))
-    on_device = ops.has_device_times
-    start_ns = np.where(on_device, ops.device_start_ns, ops.start_ns)
-    duration_ns = np.where(on_device, ops.device_duration_ns, ops.duration_ns)
+    is_op &= ~of_background(trace, is_op, left_out)
+    is_op &= ~_lost_their_times(spans, is_op, left_out)
+    ops = spans.take(_within_steps(spans, is_op))
+    start_ns, end_ns, waited = times_in_order(ops, _waited(ops))
     step = _next_step_between(trace, ops.kind, ops.step, ops.start_ns)
     comm = communicators.numbers(trace, ops.comm_id)
     return OpColumns(
@@ -104,7 +108,7 @@ def rank_ops(trace: RankTrace, worker: int, communicators: Communicators, left_o
         step=step,
         kind=ops.kind,
         start_ns=start_ns,
-        end_ns=start_ns + duration_ns,
+        end_ns=end_ns,
         op_index=ops.op_index.astype(np.int64),
         chunk=_small(ops.chunk),
         microbatch=_small(ops.microbatch),
@@ -112,10 +116,20 @@ def rank_ops(trace: RankTrace, worker: int, communicators: Communicators, left_o
         own_comm=np.where(comm >= 0, ops.comm_id, -1),
         comm_seq=ops.comm_seq,
         peer=ops.peer,
+        payload_bytes=ops.payload_bytes,
         time_source=ops.time_source,
-        step_start_ns=_step_starts(trace, step, start_ns),
-        waited=_waited(ops),
+        step_start_ns=_step_starts(trace, ops, step, (start_ns, end_ns)),
+        waited=waited,
     )
+
+
+def _lost_their_times(spans: SpanColumns, is_op: Array, left_out: Counter[str]) -> Array:
+    """Computes that have times of the host alone where most of their rank's have those of the device."""
+    is_compute = is_op & np.isin(spans.kind, COMPUTES)
+    lacks = is_compute & ~spans.has_device_times
+    lost = lacks & (2 * np.count_nonzero(lacks) < np.count_nonzero(is_compute))
+    left_out[WITHOUT_TIMES] += int(np.count_nonzero(lost))
+    return np.asarray(lost)
 
 
 def _within_steps(spans: SpanColumns, is_op: Array) -> Array:
@@ -174,35 +188,36 @@ def _small(values: Array) -> Array:
 
 
 def _waited(ops: SpanColumns) -> Array:
-    """Who saw the end of a communication: 0 nobody, it says nothing; 1 the thread that computes waited for it; 2 the
-    device, or another thread.
+    """Who saw the end of a communication: 0 nobody, it says nothing; 1 the thread, or stream, that computes waited for
+    it; 2 another stream, or another thread.
     """
-    elsewhere = ops.has_device_times | (ops.flags & FLAGS["other_thread"] != 0)
+    elsewhere = ops.has_device_times & (ops.time_source != WAIT_EVENT) | (ops.flags & FLAGS["other_thread"] != 0)
     return np.where(ops.flags & FLAGS["not_waited"] != 0, 0, np.where(elsewhere, 2, 1)).astype(np.uint8)
 
 
-def _step_starts(trace: RankTrace, step: Array, start_ns: Array) -> Array:
+def _step_starts(trace: RankTrace, ops: SpanColumns, step: Array, times_ns: tuple[Array, Array]) -> Array:
     """When the step of each op began on this rank: with its first op, if that came before the step's own span."""
     numbers, of = np.unique(step, return_inverse=True)
     starts = np.full(len(numbers), np.iinfo(np.int64).max)
-    np.minimum.at(starts, of, start_ns)
+    np.minimum.at(starts, of, times_ns[0])
     known = np.isin(trace.steps.step, numbers)
     np.minimum.at(starts, np.searchsorted(numbers, trace.steps.step[known]), trace.steps.start_ns[known])
-    return np.asarray(starts[of])
+    return np.asarray(starts_when_free(ops, times_ns, numbers, of, starts)[of])
 
 
 def behind_device(ops: OpColumns) -> OpColumns:
-    """Work of the host costs nothing while the device computes: of it stays what the device idles through."""
+    """Work of the host costs nothing while the device works: of it stays what the device idles through."""
     rows = np.flatnonzero(np.isin(ops.kind, HOST_WORK))
-    computes = np.flatnonzero(np.isin(ops.kind, COMPUTES))
-    computes = computes[~np.isin(ops.time_source[computes], HOST_TIME_SOURCES)]
-    if len(rows) == 0 or len(computes) == 0:
+    busy = np.flatnonzero(is_device_work(ops.time_source, ops.kind))
+    if len(rows) == 0 or len(busy) == 0:
         return ops
-    order = computes[np.argsort(ops.start_ns[computes], kind="stable")]
+    order = busy[np.argsort(ops.start_ns[busy], kind="stable")]
     busy_until = np.maximum.accumulate(ops.end_ns[order])
     last = np.searchsorted(ops.start_ns[order], ops.end_ns[rows], side="left") - 1
+    free_ns = np.where(last >= 0, busy_until[last], ops.start_ns[rows])
     start_ns = ops.start_ns.copy()
-    start_ns[rows] = np.where(last >= 0, np.maximum(ops.start_ns[rows], busy_until[last]), ops.start_ns[rows])
+    # A step begins when the device is free for it, whatever it did before.
+    start_ns[rows] = np.maximum(np.maximum(ops.start_ns[rows], free_ns), ops.step_start_ns[rows])
     keeps = start_ns < ops.end_ns
     keeps[np.isin(ops.kind, HOST_WORK, invert=True)] = True
     return ops.replace(start_ns=start_ns).take(keeps)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from smon_rt.analysis.cause_words import HOST_CAUSES
@@ -112,7 +113,14 @@ def _clocks(recording: Recording) -> str:
 
 
 def _origins(recording: Recording) -> list[str]:
-    return [] if recording.has_device_times else ["host time only"]
+    """A run of the host alone must not look like proof about GPUs."""
+    if not recording.has_device_times:
+        return ["host time only"]
+    words = "GPU times"
+    if recording.device_time_ratio < 1:
+        words += f" of {math.floor(recording.device_time_ratio * 100)} % of the computes"
+    bound_s = recording.device_bound_s
+    return [words + (" (no bound)" if bound_s is None else f" within {seconds(bound_s)}" if bound_s > 0 else "")]
 
 
 def _shortened(lines: Sequence[str]) -> list[str]:

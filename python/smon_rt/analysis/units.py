@@ -90,3 +90,19 @@ def money(amount: float, currency: str) -> str:
 def price(amount: float, currency: str) -> str:
     """A price per GPU-hour, as short as it can be said."""
     return f"${amount:g}" if currency == "USD" else f"{amount:g} {currency}"
+
+
+def data_size(count: float | None) -> str:
+    """Bytes in powers of 1000: 512 B, 4.10 kB, 2.00 GB; `–` where there are none, or not known."""
+    if count is None or not math.isfinite(count) or count <= 0:
+        return "–"
+    for limit, unit in ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
+        if count >= 0.9995 * limit:
+            return f"{three_digits(count / limit)} {unit}"
+    return f"{three_digits(count)} B"
+
+
+def bandwidth(bytes_per_s: float | None) -> str:
+    """`20.0 GB/s`; `–` where it is not known."""
+    size = data_size(bytes_per_s)
+    return size if size == "–" else f"{size}/s"

@@ -17,6 +17,7 @@ import numpy as np
 from smon_rt.analysis.input_file import shown
 from smon_rt.errors import TraceError
 from smon_rt.trace.clock_line import ClockLine, fit_line
+from smon_rt.trace.device_order import DeviceOrder, is_on_device
 from smon_rt.trace.kinds import KIND_NUMBERS, RECVS, SENDS, TIME_SOURCE_NAMES
 from smon_rt.trace.partners import COMMUNICATION, Communicators, sequence_codes
 from smon_rt.trace.rank_trace import ClockColumns, RankTrace, StepColumns
@@ -148,19 +149,27 @@ class ClockEvidence:
         spans = trace.spans
         rows = np.flatnonzero(np.isin(spans.kind, (*_MEETINGS, *SENDS, *RECVS)) & (spans.comm_seq > 0))
         on_device = spans.has_device_times[rows]
-        is_waited = on_device | (spans.time_source[rows] == _WAIT_RETURN)
-        device_bound_ns = max((clock.bound_ns for clock in trace.clock_maps), default=0)
+        # Times of a device that nothing bounds are no evidence.
+        bounds_ns = [clock.bound_ns for clock in trace.clock_maps]
+        is_waited = (on_device & bool(bounds_ns)) | (spans.time_source[rows] == _WAIT_RETURN)
+        bound_ns = min(max(bounds_ns, default=0), int(_NEVER))
         end_ns = np.where(
             on_device,
-            spans.device_start_ns[rows] + spans.device_duration_ns[rows] + min(device_bound_ns, int(_NEVER)),
+            spans.device_start_ns[rows] + spans.device_duration_ns[rows] + bound_ns,
             spans.start_ns[rows] + spans.duration_ns[rows],
         )
+        start_ns = spans.start_ns[rows]
+        order = DeviceOrder.of(spans) if bounds_ns else None
+        if order is not None:
+            # The host may have launched it long before the device got there.
+            reached_ns = np.maximum(order.reached_ns(start_ns) - bound_ns, start_ns)
+            start_ns = np.where(is_on_device(spans)[rows], reached_ns, start_ns)
         kind = spans.kind[rows]
         return (
             np.full(len(rows), host),
             np.full(len(rows), trace.rank),
             # The receiver of a message may begin long before, and its sender be done long before it arrives.
-            np.where(np.isin(kind, RECVS), -_NEVER, spans.start_ns[rows]),
+            np.where(np.isin(kind, RECVS), -_NEVER, start_ns),
             np.where(is_waited & ~np.isin(kind, SENDS), end_ns, _NEVER),
             kind,
             spans.step[rows],

@@ -166,6 +166,7 @@ class RankBuilder:
             spans = dataclasses.replace(
                 spans,
                 has_device_times=spans.has_device_times & ~wrong,
+                time_source=np.where(wrong, np.uint8(0), spans.time_source),
                 device_start_ns=np.where(wrong, 0, spans.device_start_ns),
                 device_duration_ns=np.where(wrong, 0, spans.device_duration_ns),
             )

@@ -1,0 +1,79 @@
+"""What ranks sent each other, by group: how much, how fast, and how long they waited for the last one to come."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+#: A group is slow from so many times the others' time on.
+_SLOW_RATIO = 1.2
+
+
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    """Communication of one kind. Bytes are what one member puts in, times in seconds.
+
+    `timed_op_count` are the ops whose transfer somebody waited for from its begin on: only these are in transfers and
+    bandwidths. `transfer_s`: from the last member's start to the first end that a member saw. `skew_s`: from the first
+    start to the last one; of a message how long its receiver waited for it to be sent. Both are medians of one op;
+    `…_per_step` what a step's ops of one group take together, and what a member waits. Bandwidths are bytes per second
+    (docs/gpu.md).
+    """
+
+    kind: str
+    dimension: str
+    op_count: int
+    timed_op_count: int
+    payload_bytes: int
+    bytes_per_step: float
+    transfer_s: float | None
+    skew_s: float | None
+    transfer_s_per_step: float
+    skew_s_per_step: float
+    algorithm_bytes_per_s: float | None
+    bus_bytes_per_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class CommunicationKind(Traffic):
+    """All groups of one kind; `…_per_step` are means over them."""
+
+    group_count: int
+    rank_count: int
+
+
+@dataclass(frozen=True, slots=True)
+class CommunicationGroup(Traffic):
+    """One communicator's collectives of one kind, or the messages from one rank to another.
+
+    `ranks`: of messages the sender and the receiver; `stage` and `peer_stage` are theirs. `dp_rank` and `stage` are
+    those that all members share. `ratio`: how many times as long as other groups of the kind and size transfers take.
+    `last_rank` is the member that comes last most often, to `last_ratio` of the ops.
+    """
+
+    name: str
+    ranks: tuple[int, ...]
+    dp_rank: int | None
+    stage: int | None
+    peer_stage: int | None
+    ratio: float | None
+    last_rank: int | None
+    last_ratio: float | None
+
+    @property
+    def is_slow(self) -> bool:
+        """True where the others of its kind are clearly faster."""
+        return self.ratio is not None and self.ratio >= _SLOW_RATIO
+
+
+@dataclass(frozen=True, slots=True)
+class Communication:
+    """All communication that ranks numbered alike. `groups`: the slowest first; not all of very many."""
+
+    by_kind: tuple[CommunicationKind, ...]
+    groups: tuple[CommunicationGroup, ...]
+    group_count: int
+
+    @property
+    def slowest(self) -> CommunicationGroup | None:
+        """The link or group that is slow, if any."""
+        return self.groups[0] if self.groups and self.groups[0].is_slow else None

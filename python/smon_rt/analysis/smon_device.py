@@ -1,0 +1,106 @@
+"""Starts and ends of a rank's ops where a GPU runs them, and of its steps; how far its times may be off."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from smon_rt.trace.device_order import WAIT_EVENT, DeviceOrder, is_device_work, is_on_device
+from smon_rt.trace.kinds import HOST_TIME_SOURCES, RECVS
+from smon_rt.trace.rank_trace import RankTrace
+from smon_rt.trace.spans import Array, SpanColumns
+
+#: Sources that say nothing of when a communication began on the device.
+_WITHOUT_A_START = (*HOST_TIME_SOURCES, WAIT_EVENT)
+_NEVER = np.int64(1) << 61
+# A GPU that waits for its host starts what it gets within some ten µs; clocks may be apart by some hundred.
+_LAUNCH_NS = 500_000
+
+
+@dataclass
+class DeviceClocks:
+    """How far the times of each rank's device may be off its host's clock; None where its files do not say."""
+
+    bounds_ns: list[int | None] = field(default_factory=list)
+
+    def add(self, trace: RankTrace) -> None:
+        """Takes what one rank recorded, if it has times of a device."""
+        if trace.spans.has_device_times.any():
+            self.bounds_ns.append(max((clock.bound_ns for clock in trace.clock_maps), default=None))
+
+    @property
+    def bound_ns(self) -> int | None:
+        """Of the worst device; 0 without any, None where one is not known."""
+        return self._sum_of(1)
+
+    @property
+    def pair_bound_ns(self) -> int | None:
+        """How far any two may be apart."""
+        return self._sum_of(2)
+
+    def _sum_of(self, count: int) -> int | None:
+        known = [bound for bound in self.bounds_ns if bound is not None]
+        return sum(sorted(known, reverse=True)[:count]) if len(known) == len(self.bounds_ns) else None
+
+
+def times_in_order(spans: SpanColumns, waited: Array) -> tuple[Array, Array, Array]:
+    """Starts, ends and `waited` (OpColumns) of one rank's ops, in the device's times where they have any.
+
+    Communication without a start on the device begins when the stream that it was issued from gets to it; a receive
+    that this stream waits for, when it gets to the wait. An end of the host's before that is the return of a launch:
+    nobody has waited.
+    """
+    on_device = spans.has_device_times
+    start_ns = np.where(on_device, spans.device_start_ns, spans.start_ns)
+    end_ns = start_ns + np.where(on_device, spans.device_duration_ns, spans.duration_ns)
+    rows = np.flatnonzero(is_on_device(spans) & np.isin(spans.time_source, _WITHOUT_A_START))
+    order = DeviceOrder.of(spans)
+    if order is None or len(rows) == 0:
+        return start_ns, end_ns, waited
+    issued_ns, returned_ns = spans.start_ns[rows], spans.start_ns[rows] + spans.duration_ns[rows]
+    is_event = spans.time_source[rows] == WAIT_EVENT
+    is_waited_receive = is_event & np.isin(spans.kind[rows], RECVS)
+    begin_ns = order.reached_ns(np.where(is_waited_receive, returned_ns, issued_ns))
+    # What the recorder said of the start of an event, it knew better.
+    said_ns = np.where(is_event & (start_ns[rows] < end_ns[rows]), start_ns[rows], -_NEVER)
+    begin_ns = np.maximum(begin_ns, said_ns)
+    waited = waited.copy()
+    waited[rows[~is_event & (end_ns[rows] < begin_ns)]] = 0
+    start_ns[rows] = np.where(is_event, np.minimum(begin_ns, end_ns[rows]), begin_ns)
+    end_ns[rows] = np.maximum(end_ns[rows], start_ns[rows])
+    return start_ns, end_ns, waited
+
+
+def starts_when_free(
+    spans: SpanColumns, times_ns: tuple[Array, Array], steps: Array, of_step: Array, step_start_ns: Array
+) -> Array:
+    """When each of `steps`, ascending, began: where the device still worked on the one before, when it was done.
+
+    Else what it does of one step while the host is ahead in the next one would be a late launch in that. `times_ns` are
+    starts and ends of the rank's ops, `of_step` which of `steps` each is of. Of a step whose predecessor was not
+    recorded: from its first compute on, if that started long after its launch, since the device was busy until then.
+    """
+    start_ns, end_ns = times_ns
+    rows = np.flatnonzero(spans.has_device_times)
+    if len(rows) == 0:
+        return step_start_ns
+    first_ns = np.full(len(steps), _NEVER)
+    np.minimum.at(first_ns, of_step[rows], start_ns[rows])
+    last_ns = np.full(len(steps), -_NEVER)
+    np.maximum.at(last_ns, of_step[rows], end_ns[rows])
+    busy_ns = np.concatenate([[-_NEVER], np.maximum.accumulate(last_ns)[:-1]])
+    follows = np.concatenate([[False], (np.diff(steps) == 1) & (last_ns[:-1] > -_NEVER)])
+    busy_ns = np.where(~follows & _was_busy(spans, start_ns, steps, of_step), first_ns, busy_ns)
+    return np.where(first_ns < _NEVER, np.maximum(step_start_ns, np.minimum(busy_ns, first_ns)), step_start_ns)
+
+
+def _was_busy(spans: SpanColumns, start_ns: Array, steps: Array, of_step: Array) -> Array:
+    """Of each step whether its first compute started long after the host had launched it."""
+    computes = np.flatnonzero(is_device_work(spans.time_source, spans.kind))
+    computes = computes[np.lexsort((start_ns[computes], of_step[computes]))]
+    found, places = np.unique(of_step[computes], return_index=True)
+    firsts = computes[places]
+    was_busy = np.zeros(len(steps), np.bool_)
+    was_busy[found] = start_ns[firsts] - spans.start_ns[firsts] > _LAUNCH_NS
+    return was_busy

@@ -1,0 +1,67 @@
+"""Jobs recorded on GPUs: the report is by the times of the devices, and says what ranks sent each other how fast."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from smon_rt.analysis import Report, analyze
+from smon_rt.synth import JobSpec, Plant, SlowGroup, SlowLaunch, SlowLink, make_job
+from smon_rt.synth.durations import LINK_BYTES_PER_S
+
+SPEC = JobSpec(dp=4, pp=2, microbatches=6, steps=8, noise=0.02, comm_noise=0.02, gpu_times=True, hosts=2, seed=5)
+
+
+def analysed(folder: Path, **changed: object) -> tuple[Report, list[float]]:
+    """The report of a job, and the true gains of what is planted in it."""
+    job = make_job(dataclasses.replace(SPEC, **changed))  # type: ignore[arg-type]
+    job.write(folder / "job")
+    return analyze(folder / "job"), [fact["gain_s_per_step"] for fact in job.truth["plants"]]
+
+
+def test_a_slow_gpu_is_named_with_its_uuid_by_the_times_of_the_gpus(tmp_path: Path) -> None:
+    report, [gain_s] = analysed(tmp_path, plants=(Plant(1, 1.5, dp_rank=2),))
+    where = report.verdict.where
+    assert (report.verdict.cause, where.rank, where.host, where.gpu_uuid) == ("worker", 6, "node1", "GPU-0001-6")
+    assert report.verdict.gain_s_per_step == pytest.approx(gain_s, rel=0.05)
+    assert report.fidelity.coverage.device_times == 1
+    assert report.verdict.text.endswith("GPU times within 20.0 µs")
+
+
+def test_a_host_that_is_ahead_of_its_gpu_launches_nothing_late(tmp_path: Path) -> None:
+    report, _ = analysed(tmp_path)
+    assert report.verdict.cause == "none"
+    assert report.launch_slowdown == pytest.approx(1, abs=0.01)
+
+
+def test_a_host_that_stalls_between_two_ops_of_the_gpu_launches_late(tmp_path: Path) -> None:
+    report, [gain_s] = analysed(tmp_path, plants=(SlowLaunch(4, dp_rank=1, stage=0),))
+    assert (report.verdict.cause, report.verdict.where.rank) == ("host_launch_delay", 1)
+    assert report.verdict.gain_s_per_step == pytest.approx(gain_s, rel=0.1)
+
+
+def test_a_slow_link_is_named_and_its_bandwidth_told(tmp_path: Path) -> None:
+    report, [gain_s] = analysed(tmp_path, plants=(SlowLink(0, 12, dp_rank=3),))
+    assert (report.verdict.cause, report.verdict.scope) == ("pp_communication", "link")
+    assert report.verdict.gain_s_per_step == pytest.approx(gain_s, rel=0.1)
+    assert report.communication is not None
+    slowest = report.communication.slowest
+    assert slowest is not None
+    assert set(slowest.ranks) == {3, 7}
+    assert slowest.ratio == pytest.approx(12, rel=0.1)
+    assert slowest.bus_bytes_per_s == pytest.approx(LINK_BYTES_PER_S / 12, rel=0.1)
+
+
+def test_a_slow_group_is_told_apart_from_one_that_waits(tmp_path: Path) -> None:
+    report, _ = analysed(tmp_path, plants=(SlowGroup(1, 3), Plant(0, 1.4, dp_rank=2)))
+    assert report.communication is not None
+    groups = {(group.kind, group.stage): group for group in report.communication.groups if group.dimension == "dp"}
+    slow, fast = groups["params_all_gather", 1], groups["params_all_gather", 0]
+    assert slow.ratio == pytest.approx(3, rel=0.1)
+    for group, factor in ((slow, 3), (fast, 1)):
+        assert group.bus_bytes_per_s == pytest.approx(LINK_BYTES_PER_S / factor, rel=0.05)
+    waits = groups["grads_reduce_scatter", 0]
+    assert waits.ranks == (0, 1, 2, 3)
+    assert (waits.last_rank, waits.last_ratio) == (2, 1.0)
