@@ -194,7 +194,8 @@ def _options(
     interval: Any, full_every: Any, warmup_steps: Any, memory_limit_bytes: Any, checkpoint_steps: Any
 ) -> Options:
     every = 1 if HAS_FULL_ONLY else _in_range("full_every", full_every, 1)
-    fixed = None if interval == "auto" else Schedule(_in_range("interval", interval, 1, 'or "auto"'), every)
+    is_measured = isinstance(interval, str) and interval == "auto"  # an array would compare by element
+    fixed = None if is_measured else Schedule(_in_range("interval", interval, 1, 'or "auto"'), every)
     saves: Callable[[int], bool] | None = checkpoint_steps if callable(checkpoint_steps) else None
     if saves is None and checkpoint_steps is not None:
         save_every = _in_range("checkpoint_steps", checkpoint_steps, 1)
@@ -228,7 +229,7 @@ def _step_begun(step: int) -> None:
     if planner is None:
         return
     if _Active.optimizer_steps is not None:
-        _Active.optimizer_steps.others_count()
+        _Active.optimizer_steps.detach()
     planner.step_begun(step)
 
 

@@ -62,6 +62,11 @@ class Measuring:
     def later(self, step: int, done: Collection, interval_steps: int, headroom_bytes: float) -> None:
         """A collection of the schedule."""
         before = self._picked
+        if before is None and not self.has_measured and step > self._first_step + MEASURED_STEPS:
+            # The step of the first one was left out, in a capture, or has another number: this one must do.
+            nothing = dataclasses.replace(done, freed_objects=0, memory_before_bytes=done.memory_after_bytes)
+            self.first(step, done, nothing)
+            return
         if before is not None:
             steps = self._steps_until(step)
             is_full = done.generation == 2 and not HAS_FULL_ONLY

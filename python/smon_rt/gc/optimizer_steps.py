@@ -1,6 +1,7 @@
 """Steps of a loop that nobody counts: it says none, and is not recorded. The first optimizer's `step` ends one.
 
-Uses torch's own hook (2.1 and newer), once the job has loaded torch; never loads it.
+Uses torch's own hook (2.1 and newer), once the job has loaded torch; never loads it. The hook stays in torch, with
+nothing to do: taken out while torch goes through its hooks, it would have that optimizer's step fail.
 """
 
 from __future__ import annotations
@@ -29,37 +30,48 @@ class OptimizerSteps:
         self._step_begun = step_begun
         self._optimizer: Callable[[], Any] | None = None
         self._step = 0
-        self._handle: Any = None
 
     def attach(self) -> None:
         """Now, or once torch is there."""
-        on_import.when_imported(_MODULE, self._register)
+        _Hook.counter = self
+        on_import.when_imported(_MODULE, _register)
 
     def detach(self) -> None:
-        """No longer."""
-        on_import.forget(self._register)
-        handle, self._handle = self._handle, None
-        if handle is not None:
-            handle.remove()
+        """No longer: the plan stops, or somebody says the steps."""
+        if _Hook.counter is self:
+            on_import.forget(_register)
+            _Hook.counter = None
 
-    def others_count(self) -> None:
-        """Somebody says the steps."""
-        if self._handle is not None:
-            self.detach()
+    def stepped(self, optimizer: Any) -> None:
+        """One of the job's optimizers has done its step."""
+        first = None if self._optimizer is None else self._optimizer()
+        if first is None:
+            self._optimizer = weakref.ref(optimizer)
+        elif first is not optimizer:
+            return
+        self._step += 1
+        self._step_begun(self._step)
 
-    def _register(self) -> None:
-        register = getattr(sys.modules[_MODULE], "register_optimizer_step_post_hook", None)
-        if register is not None:
-            self._handle = register(self._stepped)
 
-    def _stepped(self, optimizer: Any, _args: object, _kwargs: object) -> None:
-        try:
-            first = None if self._optimizer is None else self._optimizer()
-            if first is None:
-                self._optimizer = weakref.ref(optimizer)
-            elif first is not optimizer:
-                return
-            self._step += 1
-            self._step_begun(self._step)
-        except Exception as error:
-            failed("gc_plan", error)
+class _Hook:
+    """The one of this process."""
+
+    counter: OptimizerSteps | None = None
+    is_registered = False
+
+
+def _register() -> None:
+    register = getattr(sys.modules[_MODULE], "register_optimizer_step_post_hook", None)
+    if register is not None and not _Hook.is_registered:
+        _Hook.is_registered = True
+        register(_stepped)
+
+
+def _stepped(optimizer: Any, _args: object, _kwargs: object) -> None:
+    counter = _Hook.counter
+    if counter is None:
+        return
+    try:
+        counter.stepped(optimizer)
+    except Exception as error:
+        failed("gc_plan", error)

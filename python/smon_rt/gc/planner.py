@@ -103,27 +103,35 @@ class Planner:
 
     def _freeze(self, step: int) -> None:
         """What is there now lives on, mostly: later collections need not look at it."""
-        if not self._was_enabled:
-            self.conflict("garbage collection was disabled already, and will be when the plan stops")
-        if gc.get_freeze_count() > _FROZEN_BY_PYTHON:
-            self.conflict("objects were frozen already: they stay so when the plan stops")
-        else:
-            self._is_frozen = True
+        is_own = gc.get_freeze_count() <= _FROZEN_BY_PYTHON
         garbage.listeners.append(self.collected)
         self._collect(2, "planned")
+        if self.state != "warming up":
+            return  # what that collection freed has stopped the plan
+        # From here on a stop has something to put back, whatever comes between, as Ctrl-C.
+        self.first_step, self.state, self._is_frozen = step, "planning", is_own
         gc.freeze()
-        self._frozen_count = gc.get_freeze_count()
         gc.disable()
-        self._last_full_s = None  # that one was of everything
+        if not self._is_still_planning():
+            return
+        self._frozen_count = gc.get_freeze_count()
+        if not self._was_enabled:
+            self.conflict("garbage collection was disabled already, and will be when the plan stops")
+        if not is_own:
+            self.conflict("objects were frozen already: they stay so when the plan stops")
         self.guard.set_out(anonymous_bytes())
-        self.first_step = step
-        self.state = "planning"
         if self._saves is None and (every := conflicts.save_interval()):
             self._saves = lambda number: (number + 1) % every == 0
         if self._measuring is not None:
             self._measuring.begin(step)
             self._find_others()
         self.tell()
+
+    def _is_still_planning(self) -> bool:
+        """No: it was stopped meanwhile, by another thread, or by what a collection has freed or called."""
+        if self.state == "stopped":
+            self._put_back()
+        return self.state == "planning"
 
     def _find_others(self) -> None:
         """A measured interval must be the same on all ranks."""
@@ -147,12 +155,16 @@ class Planner:
         if gc.isenabled():
             gc.disable()
             self.conflict("garbage collection was enabled by somebody: disabled again")
+            if not self._is_still_planning():
+                return
         generation = self._planned_at(step)
         if self._is_held_up():
             self.counts.skipped += generation is not None
             return
         if generation is not None:
             self._collect(generation, "planned")
+            if not self._is_still_planning():
+                return
         if self._measuring is not None:
             self._measure(self._measuring, step, generation)
         memory_bytes = anonymous_bytes()
@@ -178,7 +190,7 @@ class Planner:
         began_s = time.thread_time()
         with garbage.asked_by(origin):
             gc.collect(generation)
-        if generation == 2:
+        if generation == 2 and self.state == "planning":
             self._look_for_thaw(time.thread_time() - began_s)
         return self._last
 
@@ -204,9 +216,18 @@ class Planner:
                 self._halve(step)
             if self._next is not None and self._next.first_step < step:
                 self.counts.late += 1
-        if self._next is not None and step >= self._next.first_step:
+        if self._next is not None and step >= self._next.first_step and self._is_known(step):
             self.schedule, self._next = self._next, None
             self.tell()
+
+    def _is_known(self, step: int) -> bool:
+        """Rank 0 takes its choice only once it is where the others look: without the store all stay as they are."""
+        if self._rank != 0 or self._channel is None or self._next is None:
+            return True
+        if not self._channel.has_sent():
+            return False
+        self.counts.late += step > self._next.first_step
+        return True
 
     def _measure(self, measuring: Measuring, step: int, generation: int | None) -> None:
         if generation is None or self._last is None:
@@ -315,17 +336,21 @@ class Planner:
     def stop(self) -> None:
         """Collects no more; Python does again, where it did before."""
         was_planning = self.state == "planning"
+        self.state = "stopped"  # first: whoever is just freezing or disabling looks at it afterwards
         self.leave()
-        if self.first_step is not None:
-            if self._is_frozen:
-                gc.unfreeze()
-            if self._was_enabled:
-                gc.enable()
-        self.state = "stopped"
+        self._put_back()
         self.end_thread()
         if was_planning:
             self.tell_counts()
             self.tell()
+
+    def _put_back(self) -> None:
+        if self.first_step is None:
+            return
+        if self._is_frozen:
+            gc.unfreeze()
+        if self._was_enabled:
+            gc.enable()
 
     def end_thread(self) -> None:
         """Hears and tells nothing more."""

@@ -61,6 +61,10 @@ class Channel:
         self._outgoing.append(schedule)
         self._wake.set()
 
+    def has_sent(self) -> bool:
+        """Rank 0: whether all of it is in the store."""
+        return not self._outgoing
+
     def take(self) -> Schedule | None:
         """The next that has come, once."""
         return self._incoming.pop(0) if self._incoming else None

@@ -1,0 +1,175 @@
+"""Planned garbage collection in jobs that do what they should not: nothing breaks, and Python's own way comes back."""
+
+from __future__ import annotations
+
+from tests.python.recording_process import RecordedJob, job
+
+__all__ = ["job"]
+
+_JOB = """
+import gc, signal, weakref
+gc.set_threshold(901, 11, 12)
+def steps(first, last):
+    for k in range(first, last):
+        with smon_rt.step(k): pass
+def in_cycle(one):
+    one.me = one
+    return one
+class Finalizer:
+    def __init__(self, call): self.call = call
+    def __del__(self): self.call()
+def check_all_is_back():
+    assert gc.get_threshold() == (901, 11, 12) and gc.isenabled() and gc.get_freeze_count() < 5000
+    status = smon_rt.gc.status()
+    assert status.state == "stopped", status
+    return status
+"""
+
+
+def test_a_plan_ends_wherever_it_is_ended(job: RecordedJob) -> None:
+    """By an exception, by what its own collections free, from threads."""
+    output = job.run(
+        _JOB
+        + """
+try:
+    with smon_rt.gc.plan(2, warmup_steps=0):
+        for k in range(5):
+            with smon_rt.step(k):
+                if k == 3:
+                    assert not gc.isenabled()
+                    raise LookupError
+except LookupError:
+    assert check_all_is_back().planned == 2
+
+in_cycle(Finalizer(smon_rt.gc.stop))
+smon_rt.gc.plan(2, warmup_steps=0)
+steps(0, 6)
+assert check_all_is_back().first_step is None, "the first collection frees who stops the plan"
+
+smon_rt.gc.plan(2, warmup_steps=0, full_every=1)
+steps(0, 1)
+in_cycle(Finalizer(smon_rt.gc.stop))
+steps(1, 6)
+assert check_all_is_back().planned >= 1
+
+def on_a_thread():
+    thread = threading.Thread(target=smon_rt.gc.stop)
+    thread.start()
+    thread.join()
+for first in (0, 1):  # in the first collection, and in a later one
+    smon_rt.gc.plan(2, warmup_steps=0)
+    steps(0, first)
+    in_cycle(Finalizer(on_a_thread))
+    steps(first, 6)
+    check_all_is_back()
+
+# Whoever plans while a plan collects gets none; who plans in a collection of Python's gets one.
+in_cycle(Finalizer(lambda: smon_rt.gc.plan(3, warmup_steps=0)))
+gc.collect()
+assert smon_rt.gc.status().state == "warming up"
+steps(0, 4)
+in_cycle(Finalizer(lambda: smon_rt.gc.plan(5, warmup_steps=0)))
+steps(4, 10)
+status = smon_rt.gc.status()
+assert (status.interval_steps, status.planned) == (3, 4) and "another plan" in status.conflicts[0], status
+smon_rt.gc.stop()
+smon_rt.gc.stop()
+check_all_is_back()
+
+def stop_and_plan_another():
+    smon_rt.gc.stop()
+    smon_rt.gc.plan(4, warmup_steps=1)
+smon_rt.gc.plan(2, warmup_steps=0)
+in_cycle(Finalizer(stop_and_plan_another))
+steps(0, 12)
+status = smon_rt.gc.status()
+assert (status.state, status.interval_steps, status.first_step) == ("planning", 4, 2), status
+smon_rt.gc.stop()
+check_all_is_back()
+"""
+    )
+    assert "Traceback" not in output.stderr, output.stderr
+
+
+def test_what_others_raise_and_allocate_changes_no_plan(job: RecordedJob) -> None:
+    job.run(
+        _JOB
+        + """
+unraisable = []
+sys.unraisablehook = lambda what: unraisable.append(type(what.exc_value))
+def raises(*_): raise OverflowError
+gc.callbacks.insert(0, raises)
+planned = smon_rt.gc.plan(2, warmup_steps=0)
+is_over, allocated = threading.Event(), [0] * 3
+def allocate(number):
+    while not is_over.is_set():
+        kept = [in_cycle(Finalizer(int)) for _ in range(300)]
+        allocated[number] += 300
+threads = [threading.Thread(target=allocate, args=(number,)) for number in range(3)]
+steps(0, 1)
+for thread in threads: thread.start()
+references = []
+for k in range(1, 21):
+    with smon_rt.step(k):
+        cycle = in_cycle(Finalizer(raises))
+        references.append(weakref.ref(cycle, raises))
+        del cycle
+        while min(allocated) < 1000 * k: threading.Event().wait(0.001)
+is_over.set()
+for thread in threads: thread.join()
+status = smon_rt.gc.status()
+assert (status.planned, status.unplanned, status.conflicts) == (11, 0, ()), status
+assert status.freed_objects > 10_000 and not any(each() for each in references[:19]), status
+gc.callbacks.remove(raises)
+planned.stop()
+assert set(unraisable) == {OverflowError} and len(unraisable) >= 2 * 11 + 20, len(unraisable)
+check_all_is_back()
+
+# Numbers as large, and steps as odd, as they come.
+with smon_rt.gc.plan(10**30, full_every=10**30, warmup_steps=0, memory_limit_bytes=1 << 80):
+    for k in (-7, 10**12, 5, 5, 0, 3):
+        with smon_rt.step(k): pass
+    status = smon_rt.gc.status()
+    assert (status.planned, status.guard) == (2, 0), status
+check_all_is_back()
+with smon_rt.gc.plan(1, full_every=1, warmup_steps=0, memory_limit_bytes=1):
+    steps(0, 20)
+    status = smon_rt.gc.status()
+    assert status.planned == 20 and status.guard == 0, status  # whoever collects all in each step needs no guard
+check_all_is_back()
+"""
+    )
+
+
+def test_forked_children_and_exits_are_as_ever(job: RecordedJob) -> None:
+    """The plan is on as the interpreter ends, and others stop and plan at exit."""
+    output = job.run(
+        _JOB
+        + """
+import atexit
+assert smon_rt.start(DIR, sample_ratio=1.0, warmup_steps=0, strict=True)
+atexit.register(smon_rt.gc.stop)
+atexit.register(smon_rt.gc.plan, 1, warmup_steps=0)
+kept = in_cycle(Finalizer(smon_rt.gc.stop))
+smon_rt.gc.plan(2, warmup_steps=0)
+steps(0, 5)
+pid = os.fork()
+if pid == 0:  # a child may plan for itself
+    assert gc.isenabled() and smon_rt.gc.status().state == "stopped" and gc.get_freeze_count() > 0
+    with smon_rt.gc.plan(3, warmup_steps=0):
+        steps(0, 7)
+        status = smon_rt.gc.status()
+    assert status.planned == 3 and "frozen already" in status.conflicts[0] and gc.isenabled(), status
+    os._exit(0)
+assert os.waitpid(pid, 0)[1] == 0
+steps(5, 9)
+status = smon_rt.gc.status()
+assert (status.planned, status.unplanned) == (5, 0), status
+sys.exit(3)
+""",
+        exit_code=3,
+    )
+    assert "Traceback" not in output.stderr, output.stderr
+    environment = job.trace().identity.environment
+    assert environment["gc_plan"] == "every 2 steps, full every 20, since step 0; stopped"
+    assert environment["gc_plan_counts"] == "planned 5, unplanned 0, guard 0, late 0"
