@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
+import io
 from pathlib import Path
 
+import jsonschema
 import pytest
 
 from smon_rt.analysis import Report, analyze
+from smon_rt.report.html import html_page
+from smon_rt.report.json_output import json_schema
+from smon_rt.report.terminal import print_report
 from smon_rt.synth import JobSpec, Plant, SlowGroup, SlowLaunch, SlowLink, make_job
 from smon_rt.synth.durations import LINK_BYTES_PER_S
 
@@ -52,6 +57,19 @@ def test_a_slow_link_is_named_and_its_bandwidth_told(tmp_path: Path) -> None:
     assert set(slowest.ranks) == {3, 7}
     assert slowest.ratio == pytest.approx(12, rel=0.1)
     assert slowest.bus_bytes_per_s == pytest.approx(LINK_BYTES_PER_S / 12, rel=0.1)
+    terminal = io.StringIO()
+    print_report(report, stream=terminal)
+    row = next(line for line in terminal.getvalue().splitlines() if "rank 3 → 7 (dp 3, stage 0 → 1)" in line)
+    assert "8.00 MB   4." in row
+    assert row.endswith("x")
+    page = "".join(html_page([report]))
+    for words in (
+        "rank 3 → 7 (dp 3, stage 0 → 1)",
+        "Transfer and waiting",
+        "of 100 % of the computes, within 20.0 µs of",
+    ):
+        assert words in page
+    jsonschema.validate(report.to_dict(), json_schema(), cls=jsonschema.Draft202012Validator)
 
 
 def test_a_slow_group_is_told_apart_from_one_that_waits(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from smon_rt.analysis.report import Report, worker_key
 from smon_rt.analysis.units import counted, finite_or_none, is_finite, percent, ratio, seconds, seconds_range
 from smon_rt.analysis.verdict_text import CAUSE_WORDS
 from smon_rt.kinds import COLLECTIVE_KINDS, MERGED_MESSAGE_KINDS
+from smon_rt.report.communication_tables import communication_kind_table, group_table
 from smon_rt.report.page_answers import named_cause, place_words
 from smon_rt.report.page_text import definitions, table_html
 from smon_rt.report.tables import Table, kind_table, stage_table, step_time_table, worker_name, worker_table
@@ -124,6 +125,9 @@ def communication_section(report: Report) -> str:
         columns = ("communication", "where", "fixing it gives back", "95 % interval", "slower than peers")
         note = "pp: links between stages; dp: groups of a stage. Transfers only: waiting for a late peer is the peer's."
         parts.append(table_html(Table("Links and groups", columns, causes, note, frozenset({"where"}))))
+    parts += [
+        table_html(table) for table in (communication_kind_table(report), group_table(report, _MOST_ROWS)) if table.rows
+    ]
     if kinds:
         parts.append(table_html(Table("Kinds of communication", ("kind", "slowdown", "launch slowdown"), kinds)))
     return "".join(parts) or "<p>No communication was recorded.</p>\n"
@@ -142,6 +146,7 @@ def coverage_section(report: Report) -> str:
         ("not finished", "; ".join(together(fidelity.unfinished)) or "none"),
         ("left out", "; ".join(fidelity.left_out) or "nothing"),
         ("clocks", fidelity.clocks),
+        ("GPU times", _device_words(report)),
         ("clock bound", seconds(fidelity.clock_bound_s) if is_finite(fidelity.clock_bound_s) else "not known"),
         ("replay error", _error_words(fidelity.simulation_error_mean, fidelity.simulation_error_worst)),
     ]
@@ -173,6 +178,16 @@ def _missing_wait_words(report: Report) -> str:
     if waited_s is None:
         return "none"
     return f"{seconds(max(0.0, waited_s))} a step" + (f", {percent(max(0.0, waited_s) / base_s)}" if base_s > 0 else "")
+
+
+def _device_words(report: Report) -> str:
+    part, bound_s = report.fidelity.coverage.device_times, report.fidelity.device_bound_s
+    if not part:
+        return "none: host time only" if part is not None else "as recorded"
+    bound = (
+        f"within {seconds(bound_s)} of the host's clock" if is_finite(bound_s) else "how far they are off is not known"
+    )
+    return f"of {percent(part)} of the computes, {bound}"
 
 
 def _overhead_words(report: Report) -> str:

@@ -10,6 +10,7 @@ from smon_rt.analysis.input_file import shown
 from smon_rt.analysis.report import Report
 from smon_rt.analysis.situation import WORTH_FIXING_SLOWDOWN
 from smon_rt.analysis.units import is_finite
+from smon_rt.report.communication_tables import group_table
 from smon_rt.report.tables import Table, all_tables
 
 if TYPE_CHECKING:
@@ -24,11 +25,11 @@ _COMMAND = "smon "
 def print_report(report: Report, *, stream: TextIO | None = None, with_tables: bool = True) -> None:
     """Writes the verdict, then the tables, to `stream` (stdout by default)."""
     stream = stream or sys.stdout
-    tables = all_tables(report) if with_tables else []
+    tables = [*all_tables(report), group_table(report)] if with_tables else []
     lost = is_finite(report.lost_ratio) and report.lost_ratio >= WORTH_FIXING_SLOWDOWN
     print_text(
         "\n".join(labelled_lines(report)),
-        tables,
+        [table for table in tables if table.rows],
         stream=stream,
         headline_style="bold red" if lost else "bold green",
     )
