@@ -1,13 +1,15 @@
 // smon_contract TIMER: holds one implementation of GpuTimer against the contract, on the machine of whoever runs it,
 // and says as one line of JSON what came out. `smon check-gpu` runs it in a process of its own.
 //
-// Exits with 0 if the contract holds, 1 if it does not, 2 if there is no such timer.
+// Exits with 0 if the contract holds, 1 if it does not, 2 if there is no such timer here.
 
 #include <cstdio>
+#include <exception>
 #include <memory>
 #include <string>
 #include <string_view>
 
+#include "contract/cuda_timer_fixture.h"
 #include "contract/gpu_timer_contract.h"
 #include "contract/gpu_timer_fixtures.h"
 
@@ -22,6 +24,7 @@ struct Implementation {
   std::string_view name;
   bool gives_events;
   std::unique_ptr<GpuTimerFixture> (*make_fixture)();
+  std::string (*why_not)();  // "" if it can be had here
 };
 
 template <typename Fixture>
@@ -29,9 +32,14 @@ std::unique_ptr<GpuTimerFixture> make() {
   return std::make_unique<Fixture>();
 }
 
+std::string always() {
+  return "";
+}
+
 constexpr Implementation kImplementations[] = {
-    {"null", false, make<NullGpuTimerFixture>},
-    {"fake", true, make<FakeGpuTimerFixture>},
+    {"null", false, make<NullGpuTimerFixture>, always},
+    {"fake", true, make<FakeGpuTimerFixture>, always},
+    {"cuda", true, make<CudaTimerFixture>, CudaTimerFixture::why_not},
 };
 
 std::string quoted(std::string_view text) {
@@ -53,13 +61,27 @@ std::string outcome(const GpuTimerCheck& check, const Findings& findings) {
   return out + "]}";
 }
 
+/// Runs a check; a fixture that cannot go on is a finding.
+Findings run(const GpuTimerCheck& check, const Implementation& implementation) {
+  Findings findings;
+  try {
+    check.run(*implementation.make_fixture(), findings);
+  } catch (const std::exception& error) {
+    findings.expect(false, error.what());
+  }
+  return findings;
+}
+
 int run(const Implementation& implementation) {
+  if (const std::string reason = implementation.why_not(); !reason.empty()) {
+    std::fprintf(stderr, "%s\n", reason.c_str());
+    return kNoSuchTimer;
+  }
   bool holds = true;
   std::string outcomes;
   for (const GpuTimerCheck& check : gpu_timer_contract()) {
     if (check.needs_events && !implementation.gives_events) continue;
-    Findings findings;
-    check.run(*implementation.make_fixture(), findings);
+    const Findings findings = run(check, implementation);
     holds = holds && findings.lines().empty();
     outcomes += (outcomes.empty() ? "" : ", ") + outcome(check, findings);
   }
