@@ -48,8 +48,8 @@ def times_in_order(spans: SpanColumns, waited: Array) -> tuple[Array, Array, Arr
     """Starts, ends and `waited` (OpColumns) of one rank's ops, in the device's times where they have any.
 
     Communication without a start on the device begins when the stream that it was issued from gets to it; a receive
-    that this stream waits for, when it gets to the wait. An end of the host's before that is the return of a launch:
-    nobody has waited.
+    that this stream waits for, when it gets to the wait. Where the end is the host's, it is the return of a launch:
+    nobody has seen it end.
     """
     on_device = spans.has_device_times
     start_ns = np.where(on_device, spans.device_start_ns, spans.start_ns)
@@ -66,7 +66,7 @@ def times_in_order(spans: SpanColumns, waited: Array) -> tuple[Array, Array, Arr
     said_ns = np.where(is_event & (start_ns[rows] < end_ns[rows]), start_ns[rows], -_NEVER)
     begin_ns = np.maximum(begin_ns, said_ns)
     waited = waited.copy()
-    waited[rows[~is_event & (end_ns[rows] < begin_ns)]] = 0
+    waited[rows[~is_event]] = 0
     start_ns[rows] = np.where(is_event, np.minimum(begin_ns, end_ns[rows]), begin_ns)
     end_ns[rows] = np.maximum(end_ns[rows], start_ns[rows])
     return start_ns, end_ns, waited

@@ -68,13 +68,14 @@ def is_device_work(time_source: Array, kind: Array) -> Array:
 def is_on_device(spans: SpanColumns) -> Array:
     """True for one rank's communication that its device carries out.
 
-    Where its own times do not say so: messages of a rank of which some communication has times of the device, and
-    collectives of a communicator of which some has. A rank may have others, on its host, beside them.
+    Where its own times do not say so: messages of a rank of which some have times of the device, and collectives of a
+    communicator of which some have. A rank may have others, on its host, beside them.
     """
     is_communication = np.isin(spans.kind, COMMUNICATION)
+    is_message = np.isin(spans.kind, (*SENDS, *RECVS))
     known = is_communication & spans.has_device_times
-    is_message = np.isin(spans.kind, (*SENDS, *RECVS)) & bool(known.any())
-    return np.asarray(is_communication & (is_message | np.isin(spans.comm_id, spans.comm_id[known])))
+    of_messages = is_message & bool((known & is_message).any())
+    return np.asarray(is_communication & (of_messages | np.isin(spans.comm_id, spans.comm_id[known])))
 
 
 def _latest_so_far(host_ns: Array, device_ns: Array) -> tuple[Array, Array]:
