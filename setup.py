@@ -7,6 +7,7 @@ the modules in python/smon_rt. A wheel is built apart, in a fresh folder, so tha
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -55,7 +56,9 @@ class CMakeBuild(build_ext):
         jobs = os.environ.get("CMAKE_BUILD_PARALLEL_LEVEL", str(os.cpu_count() or 1))
         # smon_rt is libsmon_rt.so and its header; smon_contract is a program of `smon check-gpu`.
         targets = [*(extension.name.rpartition(".")[2] for extension in self.extensions), "smon_rt", "smon_contract"]
-        subprocess.run([*configure, *(f"-D{key}={value}" for key, value in settings.items())], cwd=ROOT, check=True)
+        given = shlex.split(os.environ.get("CMAKE_ARGS", ""))  # as packagers are used to
+        defined = [f"-D{key}={value}" for key, value in settings.items()]
+        subprocess.run([*configure, *defined, *given], cwd=ROOT, check=True)
         subprocess.run([cmake, "--build", str(build_dir), "-j", jobs, "--target", *targets], cwd=ROOT, check=True)
 
 

@@ -25,7 +25,7 @@ def test_every_listed_package_has_both_names_and_a_probe_that_works() -> None:
     packages = installer.read_packages(LIST)
     assert packages
     for package in packages:
-        assert package.needed_for in {"build", "test", "fuzz", "browser"}
+        assert package.needed_for in {"build", "test", "fuzz", "cache", "browser"}
         installer.is_present(package.probe)
 
 
