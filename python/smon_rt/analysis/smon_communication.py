@@ -48,9 +48,39 @@ def bus_factors(kind: str, member_count: int) -> tuple[float, float | None]:
     return 1.0, part if kind == "grads_reduce_scatter" else 2 * part
 
 
-def is_numbered_communication(ops: OpColumns) -> Array:
-    """True for ops that a communicator counts."""
-    return np.asarray(np.isin(ops.kind, COMMUNICATION) & (ops.comm >= 0) & (ops.comm_seq > 0))
+@dataclass(frozen=True)
+class NumberedOps:
+    """Communication of single ranks that their communicators count: the columns of OpColumns that are needed."""
+
+    rank: Array
+    step: Array
+    kind: Array
+    comm: Array
+    comm_seq: Array
+    peer: Array
+    start_ns: Array
+    end_ns: Array
+    waited: Array
+    payload_bytes: Array
+
+    @staticmethod
+    def of(ops: OpColumns) -> NumberedOps:
+        """Those among some ops."""
+        rows = np.flatnonzero(np.isin(ops.kind, COMMUNICATION) & (ops.comm >= 0) & (ops.comm_seq > 0))
+        return NumberedOps(**{field.name: getattr(ops, field.name)[rows] for field in dataclasses.fields(NumberedOps)})
+
+    @staticmethod
+    def concatenate(parts: Sequence[NumberedOps]) -> NumberedOps:
+        """All parts in order, at least one."""
+        names = [field.name for field in dataclasses.fields(NumberedOps)]
+        return NumberedOps(**{name: np.concatenate([getattr(part, name) for part in parts]) for name in names})
+
+    def take(self, rows: Array) -> NumberedOps:
+        """The ops at these rows, or where this mask is true."""
+        return NumberedOps(**{name: values[rows] for name, values in vars(self).items()})
+
+    def __len__(self) -> int:
+        return len(self.rank)
 
 
 @dataclass(frozen=True)
@@ -73,13 +103,13 @@ class _Ops:
 
 
 def measure_communication(
-    ops: OpColumns, communicators: Communicators, worker_of_rank: Array, pp_size: int, step_count: int
+    ops: NumberedOps, communicators: Communicators, worker_of_rank: Array, pp_size: int, step_count: int
 ) -> Communication | None:
-    """What `ops`, which communicators count, took; None where there are none. `worker_of_rank` has -1 for unknown."""
+    """What these ops took; None where there are none. `worker_of_rank` has -1 for unknown."""
     code = sequence_codes(ops.comm, ops.comm_seq, ops.kind, ops.step, ops.rank, ops.peer)
-    ops, code = ops.take(code >= 0), code[code >= 0]
-    if len(ops) == 0:
+    if not (code >= 0).any():
         return None
+    ops, code = ops.take(code >= 0), code[code >= 0]
     measured = _whole(_measure(ops, code), ops, communicators)
     order = np.argsort(measured.group, kind="stable")
     borders = np.flatnonzero(np.diff(measured.group[order], prepend=-1, append=-1))
@@ -95,7 +125,7 @@ def measure_communication(
     return Communication(tuple(by_kind), tuple(groups[:_MOST_GROUPS]), len(groups))
 
 
-def _measure(ops: OpColumns, code: Array) -> _Ops:
+def _measure(ops: NumberedOps, code: Array) -> _Ops:
     """Each op from those of its members."""
     order = np.lexsort((ops.start_ns, code))
     sorted_code = code[order]
@@ -126,7 +156,7 @@ def _measure(ops: OpColumns, code: Array) -> _Ops:
     )
 
 
-def _groups(ops: OpColumns, row: Array, is_message: Array) -> Array:
+def _groups(ops: NumberedOps, row: Array, is_message: Array) -> Array:
     """A number for each group: of messages by direction, sender and receiver, else by communicator and kind."""
     is_send = np.isin(ops.kind[row], SENDS)
     source = np.where(is_send, ops.rank[row], ops.peer[row])
@@ -143,7 +173,7 @@ def _groups(ops: OpColumns, row: Array, is_message: Array) -> Array:
     )
 
 
-def _whole(measured: _Ops, ops: OpColumns, communicators: Communicators) -> _Ops:
+def _whole(measured: _Ops, ops: NumberedOps, communicators: Communicators) -> _Ops:
     """Without ops of which a member is not there: it may have been the one that the others waited for."""
     sizes = np.array([len(members) for members in communicators.members()] or [0], np.int64)
     most = np.zeros(int(measured.group.max()) + 1, np.int64)
@@ -159,7 +189,7 @@ def _whole(measured: _Ops, ops: OpColumns, communicators: Communicators) -> _Ops
 class _Describing:
     """What all groups have in common."""
 
-    ops: OpColumns
+    ops: NumberedOps
     communicators: Communicators
     worker_of_rank: Array
     pp_size: int

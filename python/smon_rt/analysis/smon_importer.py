@@ -24,7 +24,7 @@ from smon_rt.analysis.garbage import GarbageCount
 from smon_rt.analysis.importer import Trace
 from smon_rt.analysis.input_file import shown
 from smon_rt.analysis.recording import Recording
-from smon_rt.analysis.smon_communication import is_numbered_communication, measure_communication
+from smon_rt.analysis.smon_communication import NumberedOps, measure_communication
 from smon_rt.analysis.smon_device import DeviceClocks
 from smon_rt.analysis.smon_groups import (
     Groups,
@@ -114,7 +114,7 @@ class _JobImporter:
         self._compute_count = 0
         self._has_steps = False
         self._devices = DeviceClocks()
-        self._communication: list[OpColumns] = []
+        self._among_members: list[NumberedOps] = []
         self._is_live = False
         self._overheads: list[Overhead] = []
         self._garbage = GarbageCount()
@@ -200,7 +200,7 @@ class _JobImporter:
             parts.append(receive_when_waited(behind_device(_on_axis(chosen, line))))
             among_members = _on_axis(ops.take(keeps & inside), line)
             meetings.append(member_times(parts[-1], among_members, row_count))
-            self._communication += [ops.take(is_numbered_communication(ops)) for ops in (parts[-1], among_members)]
+            self._among_members.append(NumberedOps.of(among_members))
             met = int(np.count_nonzero(meetings[-1].comm >= 0))
             self._left_out["of collectives within a worker"] += len(among_members) - met
             row_count += len(parts[-1])
@@ -236,18 +236,18 @@ class _JobImporter:
             recording,
             device_bound_s=None if bound_ns is None or not self._devices.bounds_ns else bound_ns / 1e9,
             device_time_ratio=self._device_time_ratio(ranks),
-            communication=self._measured(layout),
+            communication=self._measured(ranks, layout),
         )
         return Trace(job, batch, "", 0.0, recording)
 
     def _device_time_ratio(self, ranks: OpColumns) -> float:
         """The part of the computes that have times of a device."""
-        computes = ranks.take(np.isin(ranks.kind, COMPUTES))
-        timed = int(np.count_nonzero(is_device_work(computes.time_source, computes.kind)))
-        return timed / max(len(computes) + self._left_out[WITHOUT_TIMES], 1)
+        is_compute = np.isin(ranks.kind, COMPUTES)
+        timed = int(np.count_nonzero(is_compute & is_device_work(ranks.time_source, ranks.kind)))
+        return timed / max(int(np.count_nonzero(is_compute)) + self._left_out[WITHOUT_TIMES], 1)
 
-    def _measured(self, layout: Layout) -> Communication | None:
-        ops = OpColumns.concatenate(self._communication)
+    def _measured(self, ranks: OpColumns, layout: Layout) -> Communication | None:
+        ops = NumberedOps.concatenate([NumberedOps.of(ranks), *self._among_members])
         steps = len(self._steps.steps)
         return measure_communication(ops, self._communicators, layout.worker_of_rank, layout.pp_size, steps)
 
