@@ -1,10 +1,6 @@
 #include "record/recorder.h"
 
-#include <unistd.h>
-
 #include <algorithm>
-#include <bit>
-#include <cstring>
 
 #include "record/open_slot.h"
 
@@ -17,9 +13,6 @@ constexpr std::uint16_t kMaxOpIndex = 0xffff;  // saturates
 constexpr std::int64_t kMaxSkewTicks = 1 << 16;
 // Bits of a token that are the same in all tokens of a thread's spans: whose they are, and that they were open.
 constexpr Token kOwnBits = ~Token{0} << 48 | OpenSlot::kStateMask;
-
-// The recorder whose arena a forked child has to let go of.
-constinit std::atomic<Recorder*> g_recorder{nullptr};
 
 constexpr Token make_token(const ThreadSlots& thread, std::uint16_t slot, std::uint32_t open_state) {
   return thread.token_base | Token{slot} << 32 | open_state;
@@ -52,68 +45,17 @@ constexpr std::uint32_t open_state_of(Token token) {
   return static_cast<std::uint32_t>(token);
 }
 
+/// Of an open span's token: whether it began on a GPU.
+Token on_gpu_bit(const OpenSlot& slot) {
+  return load_word<std::memory_order_relaxed>(slot.span, span_word::kDeviceStart) != 0 ? kOnGpu : 0;
+}
+
 /// Written in the caller's words of 16 bits: read as they were written, since a wider load would have to wait for them.
 constexpr std::uint64_t indices_of(const SpanIds& ids, std::uint16_t op_index) {
   return pack_indices(ids.microbatch, ids.chunk, op_index, ids.track_id);
 }
 
 }  // namespace
-
-Result<std::unique_ptr<Recorder>> Recorder::create(const RecorderOptions& options) {
-  static const bool watches_forks = at_fork_in_child([] {
-    if (Recorder* recorder = g_recorder.exchange(nullptr)) recorder->arena_->detach_in_child();
-  });
-  (void)watches_forks;
-  if (g_recorder.load() != nullptr) return Error{"a recorder exists in this process already: stop it first"};
-  auto arena = Arena::create(options.arena);
-  if (!arena) return std::move(arena).error();
-  std::unique_ptr<Recorder> recorder(new Recorder(options, std::move(*arena)));
-  g_recorder.store(recorder.get());
-  return recorder;
-}
-
-Recorder::Recorder(const RecorderOptions& options, std::unique_ptr<Arena> arena)
-    : clock_(options.clock != nullptr ? *options.clock : Clock::host()),
-      arena_(std::move(arena)),
-      registry_(std::make_unique<ThreadRegistry>(*arena_)),
-      epoch_(registry_->epoch()),
-      nonce_(registry_->nonce()),
-      has_counter_(clock_.has_counter()),
-      sequences_(std::make_unique<Sequences>()),
-      comm_records_(arena_->communicators()),
-      sampling_(options.sampling, options.arena.run_id),
-      step_log_(arena_->step_log(), header().step_write_index, header().step_read_index) {
-  header().clock.source = static_cast<std::uint32_t>(clock_.source());
-  // Before the first step spans belong to step 0, as our count has it, and are kept like those of the first steps.
-  const bool is_sampled = options.sampling.always_steps > 0 || options.sampling.sample_ratio > 0;
-  step_word_.store(step_word::make(0, span_flag::kStepCounted, is_sampled), std::memory_order_relaxed);
-  header().is_sampled.store(is_sampled ? 1 : 0, std::memory_order_relaxed);
-}
-
-Recorder::~Recorder() {
-  close();
-}
-
-void Recorder::resume() noexcept {
-  if (is_closed_ || g_recorder.load() != this) return;
-  // A step that was open when recording paused has no meaningful end.
-  if (!is_recording()) must_forget_step_.store(true, std::memory_order_relaxed);
-  set_recording_state(RecordingState::kRecording);
-}
-
-void Recorder::pause() noexcept {
-  if (is_closed_ || g_recorder.load() != this) return;
-  set_recording_state(RecordingState::kPaused);
-}
-
-void Recorder::close() noexcept {
-  if (is_closed_) return;
-  is_closed_ = true;
-  Recorder* self = this;
-  if (!g_recorder.compare_exchange_strong(self, nullptr)) return;  // in a forked child, which has let go already
-  set_recording_state(RecordingState::kOff);
-  arena_->close();
-}
 
 ThreadSlots* Recorder::thread() noexcept {
   ThreadSlots* thread = registry_->current();
@@ -231,22 +173,27 @@ Token Recorder::begin_any(Kind kind, const SpanIds& ids) noexcept {
     drop(kind);
     return 0;
   }
-  if (is_sampled && !is_comm) start_ticks = now_ticks();
-  const bool is_saturated = op_index == kMaxOpIndex || ids.payload_bytes > kMaxPayloadBytes;
-  const auto flags = static_cast<std::uint16_t>(ids.flags | (is_saturated ? span_flag::kSaturated : 0));
+  const auto words = [&] [[gnu::always_inline]] {
+    const bool is_saturated = op_index == kMaxOpIndex || ids.payload_bytes > kMaxPayloadBytes;
+    const auto flags = static_cast<std::uint16_t>(ids.flags | (is_saturated ? span_flag::kSaturated : 0));
+    return OpenWords{.start = static_cast<std::uint64_t>(start_ticks),
+                     .step_kind_flags = step_word::of_span(word, kind, flags),
+                     .indices = indices_of(ids, op_index),
+                     .name_payload = pack_name_payload(is_comm ? ids.comm_id : ids.name_id,
+                                                       std::min(ids.payload_bytes, kMaxPayloadBytes)),
+                     .sequence_peer = pack_sequence_peer(comm_seq, ids.peer)};
+  };
+  if (is_sampled && !is_comm) {
+    start_ticks = now_ticks();
+    if ((gpu_kinds_ >> static_cast<unsigned>(kind) & 1) != 0) return begin_on_gpu(*thread, words());
+  }
   const std::uint16_t index = thread->take_slot();
-  const OpenWords words{.start = static_cast<std::uint64_t>(start_ticks),
-                        .step_kind_flags = step_word::of_span(word, kind, flags),
-                        .indices = indices_of(ids, op_index),
-                        .name_payload = pack_name_payload(is_comm ? ids.comm_id : ids.name_id,
-                                                          std::min(ids.payload_bytes, kMaxPayloadBytes)),
-                        .sequence_peer = pack_sequence_peer(comm_seq, ids.peer)};
-  return make_token(*thread, index, open_slot(thread->slots[index], words, is_sampled));
+  return make_token(*thread, index, open_slot(thread->slots[index], words(), is_sampled));
 }
 
 OpenSlot* Recorder::slot_of(Token token, ThreadSlots** owner) noexcept {
   const auto thread = static_cast<std::size_t>(token >> 48 & 0xff);
-  const std::uint16_t slot = slot_index_of(token);
+  const std::uint16_t slot = slot_index_of(token & ~kOnGpu);
   const bool is_ours = static_cast<std::uint8_t>(token >> 56) == nonce_ && thread < registry_->size() &&
                        slot < (*registry_)[thread].slot_count && (token & OpenSlot::kStateMask) == OpenSlot::kOpen;
   if (!is_ours) [[unlikely]] {
@@ -257,13 +204,15 @@ OpenSlot* Recorder::slot_of(Token token, ThreadSlots** owner) noexcept {
   return &(*owner)->slots[slot];
 }
 
-void Recorder::push(ThreadSlots* thread, const SpanWords& words) noexcept {
-  if (thread == nullptr || !thread->push(words)) [[unlikely]]
-    drop(kind_of(words));
+bool Recorder::push(ThreadSlots* thread, const SpanWords& words) noexcept {
+  if (thread != nullptr && thread->push(words)) [[likely]]
+    return true;
+  drop(kind_of(words));
+  return false;
 }
 
 void Recorder::end_recording(Token token, std::uint16_t flags) noexcept {
-  // The short way: by the thread that began the span.
+  // The short way: by the thread that began the span, and not on a GPU, which makes for an index that no slot has.
   ThreadSlots& thread = ThreadRegistry::last();
   const std::uint16_t index = slot_index_of(token);
   if (thread.epoch != epoch_ || ((token ^ thread.token_base) & kOwnBits) != OpenSlot::kOpen ||
@@ -305,7 +254,9 @@ void Recorder::count_stale_token() noexcept {
   count(header().losses.stale_tokens);
 }
 
-void Recorder::end_any(Token token, std::uint16_t flags, std::int64_t ticks, TimeSource source) noexcept {
+template <bool kIsOnGpu>
+[[gnu::always_inline]] inline void Recorder::end_slot(Token token, std::uint16_t flags, std::int64_t ticks,
+                                                      TimeSource source) noexcept {
   ThreadSlots* owner;
   OpenSlot* slot = slot_of(token, &owner);
   if (slot == nullptr) return;
@@ -313,27 +264,47 @@ void Recorder::end_any(Token token, std::uint16_t flags, std::int64_t ticks, Tim
   const std::int64_t end_ticks = ticks != 0 ? std::min(ticks, now) : now;
   if (!win_end(*slot, token)) return count_stale_token();
   ThreadSlots* thread = registry_->current();
+  GpuSpans::Boundary boundary;
   if (slot->is_recorded.load(std::memory_order_relaxed) != 0) {
     if (thread != owner) {
       flags |= span_flag::kOtherThread;
       if (thread == nullptr) thread = registry_->attach();
     }
     SpanWords words = ended_span(*slot, end_ticks, flags);
-    words[span_word::kStepKindFlags] |= pack_time_source(source);
+    if constexpr (kIsOnGpu) {
+      boundary = add_events(*slot, thread, source, end_ticks != now, words);
+    } else {
+      words[span_word::kStepKindFlags] |= pack_time_source(source);
+    }
     // A caller that remembers another span's ticks must not make this one end before it began.
     const auto start_ticks = static_cast<std::int64_t>(words[span_word::kStart]);
     if (end_ticks < start_ticks) words[span_word::kEnd] = words[span_word::kStart];
-    push(thread, words);
+    const bool is_pushed = push(thread, words);
+    if (kIsOnGpu && !is_pushed) release_events(words);
     // Another thread's ticks may be a little ahead; whoever gives more has no ticks of this clock.
     if (ticks > now && ticks - now > kMaxSkewTicks) count_misuse();
   }
   // release: pairs with the acquire of the owner, which may write the slot again.
   slot->state.store(open_state_of(token) - OpenSlot::kOpen + OpenSlot::kFree, std::memory_order_release);
   if (thread == owner) {
-    thread->give_back(slot_index_of(token));
+    thread->give_back(slot_index_of(kIsOnGpu ? token & ~kOnGpu : token));
   } else {
     owner->remote_frees.fetch_add(1, std::memory_order_relaxed);
   }
+  if (kIsOnGpu && boundary.event != kNoEvent) {
+    gpu_spans_->remember(thread->index, boundary, {thread->write_index, thread->free_count}, now);
+  }
+}
+
+[[gnu::flatten]] void Recorder::end_any(Token token, std::uint16_t flags, std::int64_t ticks,
+                                        TimeSource source) noexcept {
+  if ((token & kOnGpu) != 0) [[unlikely]]
+    return end_on_gpu(token, flags, ticks, source);
+  end_slot<false>(token, flags, ticks, source);
+}
+
+void Recorder::end_on_gpu(Token token, std::uint16_t flags, std::int64_t ticks, TimeSource source) noexcept {
+  end_slot<true>(token, flags, ticks, source);
 }
 
 void Recorder::annotate(Token token, const SpanIds& ids) noexcept {
@@ -379,7 +350,7 @@ Token Recorder::find_open(std::uint32_t kinds) noexcept {
     const std::uint32_t state = slot.state.load(std::memory_order_acquire);
     if ((state & OpenSlot::kStateMask) == OpenSlot::kFree && i == thread->free_count) ++thread->free_count;
     if ((state & OpenSlot::kStateMask) != OpenSlot::kOpen) continue;
-    if ((kinds >> open_kind(slot) & 1) != 0) return make_token(*thread, index, state);
+    if ((kinds >> open_kind(slot) & 1) != 0) return make_token(*thread, index, state) | on_gpu_bit(slot);
   }
   return 0;
 }

@@ -15,6 +15,7 @@
 #include "base/result.h"
 #include "format/in_flight.h"
 #include "record/arena.h"
+#include "record/gpu_spans.h"
 #include "record/interner.h"
 #include "record/sampling.h"
 #include "record/sequences.h"
@@ -38,9 +39,10 @@ struct SpanIds {
   std::uint32_t reserved = 0;
 };
 
-/// Names an open span: 8 bits of a nonce, 8 of thread, 16 of slot, then the slot's state while the span is open, 30
-/// bits of generation and 01. 0: nothing was begun.
+/// Names an open span: 8 bits of a nonce, 8 of thread, 1 that says whether it began on a GPU, 15 of slot, then the
+/// slot's state while the span is open, 30 bits of generation and 01. 0: nothing was begun.
 using Token = std::uint64_t;
+inline constexpr Token kOnGpu = Token{1} << 47;
 
 /// What spans have from their step, as their own word of step, kind and flags has it, with one bit more.
 namespace step_word {
@@ -67,7 +69,8 @@ constexpr std::uint64_t of_span(std::uint64_t word, Kind kind, std::uint16_t fla
 struct RecorderOptions {
   ArenaOptions arena;
   SamplingOptions sampling;
-  const Clock* clock = nullptr;  // nullptr: Clock::host()
+  const Clock* clock = nullptr;   // nullptr: Clock::host()
+  GpuTimer* gpu_timer = nullptr;  // nullptr: no span has times of a GPU; else it outlives the recorder
 };
 
 /// The hot path: spans begin and end here, in any thread of a training process, and lie in rings of the arena until the
@@ -112,6 +115,7 @@ class Recorder {
   /// clock alone.
   void end_at(Token token, std::int64_t ticks, TimeSource source, std::uint16_t flags) noexcept {
     if (token == 0 || recording_state() == RecordingState::kOff) return;
+    if (source == TimeSource::kWaitEvent) return end_on_gpu(token, flags, ticks, source);
     end_any(token, flags, ticks, source);
   }
   /// Adds the ids that are set (and flags) to an open span. A communicator that becomes known here counts its sequence
@@ -121,6 +125,8 @@ class Recorder {
   Token current() noexcept;
   /// Its innermost open span of these kinds (a bit each), 0 if none.
   Token find_open(std::uint32_t kinds) noexcept;
+  /// What an open span has so far. False: it has ended, or is just being written.
+  bool read_open(Token token, Span* span) noexcept;
 
   /// A step begins, and the one before ends if it has not. step < 0: counted here. One thread at a time, another's
   /// call meanwhile is ignored.
@@ -157,6 +163,8 @@ class Recorder {
   /// Every step's times, sampled or not: single consumer.
   StepLog& step_log() noexcept { return step_log_; }
   const Clock& clock() const noexcept { return clock_; }
+  /// Null without a GPU.
+  GpuSpans* gpu_spans() noexcept { return gpu_spans_.get(); }
 
   /// Spans pushed to rings since create(), those already drained included.
   std::uint64_t recorded_spans() const noexcept { return registry_->pushed_spans(); }
@@ -174,6 +182,14 @@ class Recorder {
   [[gnu::noinline]] void end_sampled(Token token, std::uint16_t flags, ThreadSlots& thread) noexcept;
   [[gnu::noinline]] void end_any(Token token, std::uint16_t flags, std::int64_t ticks = 0,
                                  TimeSource source = TimeSource::kHost) noexcept;
+  [[gnu::noinline]] Token begin_on_gpu(ThreadSlots& thread, const OpenWords& words) noexcept;
+  [[gnu::noinline]] void end_on_gpu(Token token, std::uint16_t flags, std::int64_t ticks, TimeSource source) noexcept;
+  template <bool kIsOnGpu>
+  void end_slot(Token token, std::uint16_t flags, std::int64_t ticks, TimeSource source) noexcept;
+  /// What an ending span has of the GPU's goes into its words: the boundary at its end, if there is one.
+  GpuSpans::Boundary add_events(OpenSlot& slot, ThreadSlots* thread, TimeSource source, bool is_late,
+                                SpanWords& words) noexcept;
+  void release_events(const SpanWords& words) noexcept;
   OpenSlot* slot_of(Token token, ThreadSlots** owner) noexcept;
   [[gnu::noinline]] bool find_slot(ThreadSlots& thread, std::uint32_t step) noexcept;
   std::uint32_t enqueue(Kind kind, const SpanIds& ids, std::int64_t now_ticks) noexcept;
@@ -183,7 +199,7 @@ class Recorder {
       return Clock::counter_ticks();
     return clock_.ticks();
   }
-  void push(ThreadSlots* thread, const SpanWords& words) noexcept;
+  bool push(ThreadSlots* thread, const SpanWords& words) noexcept;
   void finish_step(std::int64_t now_ticks) noexcept;
   [[gnu::noinline]] void drop(Kind kind) noexcept;
   static void count(std::atomic<std::uint64_t>& counter) noexcept { counter.fetch_add(1, std::memory_order_relaxed); }
@@ -192,7 +208,7 @@ class Recorder {
   /// add. Two threads that meet for the first time may give one index twice, once in the life of a process.
   struct OpCount {
     static constexpr std::uint16_t kNobody = 0xffff;
-    static constexpr std::uint16_t kShared = 0xfffe;
+    static constexpr std::uint16_t kShared = 0xfffe;    // also of kinds that must not begin on the short way
     static constexpr std::uint16_t kNoThread = 0xfffd;  // has no ring: never an owner
     std::atomic<std::uint64_t> count{0};  // step << 32 | launches, so that a step's first op needs no reset
     std::atomic<std::uint16_t> owner{kNobody};
@@ -215,9 +231,11 @@ class Recorder {
   std::unique_ptr<ThreadRegistry> registry_;
   std::uint64_t epoch_;
   std::uint8_t nonce_;
-  bool has_counter_;  // ticks are an instruction
+  std::uint32_t gpu_kinds_;  // a bit each; none without a GPU
+  bool has_counter_;         // ticks are an instruction
   std::unique_ptr<Sequences> sequences_;
   std::span<CommRecord> comm_records_;
+  std::unique_ptr<GpuSpans> gpu_spans_;
   bool is_closed_ = false;
 
   alignas(kCacheLineBytes) std::array<OpCount, kKindCount> op_counts_{};

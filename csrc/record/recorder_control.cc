@@ -1,9 +1,10 @@
-// The part of the recorder that is called once a step or once a communicator.
+// The part of the recorder that is called once, once a step or once a communicator.
 
 #include <algorithm>
 #include <cstring>
 
 #include "base/process_state.h"
+#include "record/open_slot.h"
 #include "record/recorder.h"
 
 namespace smon_rt {
@@ -12,12 +13,78 @@ namespace {
 
 constexpr std::int64_t kMaxStep = 0xffff'ffff;
 
+// The recorder whose arena a forked child has to let go of.
+constinit std::atomic<Recorder*> g_recorder{nullptr};
+
 /// One more, by whoever alone may write it: of threads that end steps, the one that is_stepping_ lets in.
 void count_alone(std::atomic<std::uint64_t>& counter) noexcept {
   counter.store(counter.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
 }
 
 }  // namespace
+
+Result<std::unique_ptr<Recorder>> Recorder::create(const RecorderOptions& options) {
+  static const bool watches_forks = at_fork_in_child([] {
+    if (Recorder* recorder = g_recorder.exchange(nullptr)) recorder->arena_->detach_in_child();
+  });
+  (void)watches_forks;
+  if (g_recorder.load() != nullptr) return Error{"a recorder exists in this process already: stop it first"};
+  auto arena = Arena::create(options.arena);
+  if (!arena) return std::move(arena).error();
+  std::unique_ptr<Recorder> recorder(new Recorder(options, std::move(*arena)));
+  g_recorder.store(recorder.get());
+  return recorder;
+}
+
+Recorder::Recorder(const RecorderOptions& options, std::unique_ptr<Arena> arena)
+    : clock_(options.clock != nullptr ? *options.clock : Clock::host()),
+      arena_(std::move(arena)),
+      registry_(std::make_unique<ThreadRegistry>(*arena_)),
+      epoch_(registry_->epoch()),
+      nonce_(registry_->nonce()),
+      gpu_kinds_(options.gpu_timer != nullptr ? kGpuKinds : 0),
+      has_counter_(clock_.has_counter()),
+      sequences_(std::make_unique<Sequences>()),
+      comm_records_(arena_->communicators()),
+      sampling_(options.sampling, options.arena.run_id),
+      step_log_(arena_->step_log(), header().step_write_index, header().step_read_index) {
+  if (options.gpu_timer != nullptr) {
+    for (std::size_t kind = 0; kind < kKindCount; ++kind) {
+      if ((gpu_kinds_ >> kind & 1) != 0) op_counts_[kind].owner.store(OpCount::kShared, std::memory_order_relaxed);
+    }
+    gpu_spans_ = std::make_unique<GpuSpans>(*options.gpu_timer, header(), arena_->threads(), interner_);
+  }
+  header().clock.source = static_cast<std::uint32_t>(clock_.source());
+  // Before the first step spans belong to step 0, as our count has it, and are kept like those of the first steps.
+  const bool is_sampled = options.sampling.always_steps > 0 || options.sampling.sample_ratio > 0;
+  step_word_.store(step_word::make(0, span_flag::kStepCounted, is_sampled), std::memory_order_relaxed);
+  header().is_sampled.store(is_sampled ? 1 : 0, std::memory_order_relaxed);
+}
+
+Recorder::~Recorder() {
+  close();
+}
+
+void Recorder::resume() noexcept {
+  if (is_closed_ || g_recorder.load() != this) return;
+  // A step that was open when recording paused has no meaningful end.
+  if (!is_recording()) must_forget_step_.store(true, std::memory_order_relaxed);
+  set_recording_state(RecordingState::kRecording);
+}
+
+void Recorder::pause() noexcept {
+  if (is_closed_ || g_recorder.load() != this) return;
+  set_recording_state(RecordingState::kPaused);
+}
+
+void Recorder::close() noexcept {
+  if (is_closed_) return;
+  is_closed_ = true;
+  Recorder* self = this;
+  if (!g_recorder.compare_exchange_strong(self, nullptr)) return;  // in a forked child, which has let go already
+  set_recording_state(RecordingState::kOff);
+  arena_->close();
+}
 
 void Recorder::step_begin(std::int64_t step) noexcept {
   if (!is_recording()) return;
@@ -85,7 +152,7 @@ void Recorder::finish_step(std::int64_t now_ticks) noexcept {
 bool Recorder::find_slot(ThreadSlots& thread, std::uint32_t step) noexcept {
   if (thread.collect_remote_frees()) return true;
   ThreadSlots::KindCounts kinds{};
-  const std::uint32_t reclaimed = thread.reclaim(step, kinds);
+  const std::uint32_t reclaimed = thread.reclaim(step, kinds, gpu_spans_ ? &gpu_spans_->timer() : nullptr);
   if (reclaimed == 0) return false;
   header().more_losses.reclaimed_spans.fetch_add(reclaimed, std::memory_order_relaxed);
   for (std::size_t kind = 0; kind < kKindCount; ++kind) {
@@ -98,6 +165,13 @@ std::optional<Kind> Recorder::leaking_kind() const noexcept {
   const auto most = std::ranges::max_element(reclaimed_by_kind_, {}, [](const auto& count) { return count.load(); });
   if (most->load() == 0) return std::nullopt;
   return static_cast<Kind>(most - reclaimed_by_kind_.begin());
+}
+
+bool Recorder::read_open(Token token, Span* span) noexcept {
+  ThreadSlots* owner;
+  const OpenSlot* slot = token == 0 ? nullptr : slot_of(token, &owner);
+  if (slot == nullptr || !read_open_slot(*slot, span)) return false;
+  return slot->state.load(std::memory_order_relaxed) == static_cast<std::uint32_t>(token);
 }
 
 void Recorder::set_phase(Phase phase) noexcept {

@@ -21,6 +21,8 @@ using SpanWords = std::array<std::uint64_t, sizeof(Span) / sizeof(std::uint64_t)
 namespace span_word {
 inline constexpr std::size_t kStart = offsetof(Span, start) / 8;
 inline constexpr std::size_t kEnd = offsetof(Span, end) / 8;
+inline constexpr std::size_t kDeviceStart = offsetof(Span, device_start) / 8;
+inline constexpr std::size_t kDeviceEnd = offsetof(Span, device_end) / 8;
 inline constexpr std::size_t kStepKindFlags = offsetof(Span, step) / 8;
 inline constexpr std::size_t kIndices = offsetof(Span, microbatch) / 8;
 inline constexpr std::size_t kNamePayload = offsetof(Span, name_or_comm_id) / 8;
@@ -28,6 +30,7 @@ inline constexpr std::size_t kSequencePeer = offsetof(Span, comm_seq) / 8;
 inline constexpr int kFlagsShift = offsetof(Span, flags) % 8 * 8;
 inline constexpr int kKindShift = offsetof(Span, kind) % 8 * 8;
 inline constexpr int kTimeSourceShift = offsetof(Span, time_source) % 8 * 8;
+inline constexpr int kTrackShift = offsetof(Span, track_id) % 8 * 8;
 }  // namespace span_word
 
 static_assert(std::endian::native == std::endian::little, "words are put together by shifts; a file is little-endian");
@@ -92,7 +95,8 @@ inline Span to_span(const SpanWords& words) {
   return std::bit_cast<Span>(words);
 }
 
-/// What an open span has. Its other words, the end and the device's times, are 0 as long as it is open.
+/// What an open span has. Its other words are 0 as long as it is open, but for one that began on a GPU: there the words
+/// of the device's times are the event of its begin, and the number of its stream.
 struct OpenWords {
   std::uint64_t start = 0;
   std::uint64_t step_kind_flags = 0;

@@ -85,6 +85,19 @@ ThreadSlots* keep(Block block) {
 
 }  // namespace
 
+namespace {
+
+/// The event at which an open span began on a GPU.
+void release_event(OpenSlot& slot, GpuTimer& timer) noexcept {
+  const std::uint64_t event = load_word<std::memory_order_relaxed>(slot.span, span_word::kDeviceStart);
+  if (event == 0) return;
+  store_word<std::memory_order_relaxed>(slot.span, span_word::kDeviceStart, 0);
+  store_word<std::memory_order_relaxed>(slot.span, span_word::kDeviceEnd, 0);
+  timer.release(static_cast<EventSlot>(event));
+}
+
+}  // namespace
+
 bool ThreadSlots::collect_remote_frees() noexcept {
   // Relaxed: it only says that a look is worthwhile; the states of the slots carry the order.
   if (remote_frees.load(std::memory_order_relaxed) == 0) return false;
@@ -108,11 +121,11 @@ void ThreadSlots::collect_free_slots() noexcept {
   own_end = slot_count - inherited;
 }
 
-std::uint32_t ThreadSlots::reclaim(std::uint32_t step, KindCounts& kinds) noexcept {
+std::uint32_t ThreadSlots::reclaim(std::uint32_t step, KindCounts& kinds, GpuTimer* timer) noexcept {
   // As long as the step is the same, none of its spans becomes one of another: not looked at again for each span.
   if (nothing_to_reclaim_in == step) return 0;
-  std::uint32_t reclaimed = reclaim_kinds(step, ~kLongKinds, kinds);
-  if (reclaimed == 0) reclaimed = reclaim_kinds(step, kLongKinds, kinds);
+  std::uint32_t reclaimed = reclaim_kinds(step, ~kLongKinds, kinds, timer);
+  if (reclaimed == 0) reclaimed = reclaim_kinds(step, kLongKinds, kinds, timer);
   if (reclaimed == 0) {
     nothing_to_reclaim_in = step;
   } else {
@@ -121,7 +134,8 @@ std::uint32_t ThreadSlots::reclaim(std::uint32_t step, KindCounts& kinds) noexce
   return reclaimed;
 }
 
-std::uint32_t ThreadSlots::reclaim_kinds(std::uint32_t step, std::uint32_t allowed, KindCounts& kinds) noexcept {
+std::uint32_t ThreadSlots::reclaim_kinds(std::uint32_t step, std::uint32_t allowed, KindCounts& kinds,
+                                         GpuTimer* timer) noexcept {
   const std::uint32_t kept = std::max(slot_count / 16, std::uint32_t{1});
   const std::uint32_t most = std::max(slot_count / 4, std::uint32_t{1});
   std::uint32_t reclaimed = 0;
@@ -141,6 +155,7 @@ std::uint32_t ThreadSlots::reclaim_kinds(std::uint32_t step, std::uint32_t allow
                                             std::memory_order_acquire, std::memory_order_relaxed)) {
       continue;
     }
+    if (timer != nullptr) release_event(slot, *timer);
     slot.state.store(free_state, std::memory_order_release);  // pairs with the acquire of readers that copy the slot
     ++kinds[kind];
     ++reclaimed;

@@ -9,6 +9,7 @@
 
 #include "format/in_flight.h"
 #include "record/arena.h"
+#include "record/gpu_timer.h"
 #include "record/span_words.h"
 
 namespace smon_rt {
@@ -63,8 +64,9 @@ struct alignas(kCacheLineBytes) ThreadSlots {
   ///
   /// What must not be taken for forgotten stays: what was begun first encloses everything (a sixteenth of the slots),
   /// what was begun last is what the thread is doing (another sixteenth); and spans of kinds that may last for many
-  /// steps go only if there are no others. 0: there is nothing to give up before the next step.
-  std::uint32_t reclaim(std::uint32_t step, KindCounts& kinds) noexcept;
+  /// steps go only if there are no others. 0: there is nothing to give up before the next step. The timer, if any, gets
+  /// their events back.
+  std::uint32_t reclaim(std::uint32_t step, KindCounts& kinds, GpuTimer* timer = nullptr) noexcept;
 
   /// Takes over slots that other threads freed. False if there was none.
   bool collect_remote_frees() noexcept;
@@ -84,7 +86,7 @@ struct alignas(kCacheLineBytes) ThreadSlots {
 
  private:
   [[gnu::noinline]] void give_back_outer(std::uint16_t slot) noexcept;
-  std::uint32_t reclaim_kinds(std::uint32_t step, std::uint32_t allowed, KindCounts& kinds) noexcept;
+  std::uint32_t reclaim_kinds(std::uint32_t step, std::uint32_t allowed, KindCounts& kinds, GpuTimer* timer) noexcept;
 };
 
 namespace detail {
