@@ -102,6 +102,39 @@ RARE: dict[str, tuple[dict[str, Any], str, str]] = {
     "sums_in_fp32_at_once": ({"pp": 1}, _DDP_OPTIONS, _NO_DDP_OPTIONS),
 }
 RARE_STEPS = 2
+_GC_STATUS = """
+import gc, smon_rt
+status = smon_rt.gc.status()
+answer.update(state=status.state, planned=status.planned, conflicts=status.conflicts, is_enabled=gc.isenabled())
+smon_rt.gc.stop()
+gc.enable()
+"""
+#: As Megatron's own loop does with the flag.
+_MANUAL_GC = """
+import gc, sys, types, smon_rt
+arguments = types.SimpleNamespace(manual_gc=True, manual_gc_interval=2, save_interval=None)
+sys.modules["megatron.training.global_vars"] = types.SimpleNamespace(get_args=lambda: arguments)
+gc.disable()
+gc.collect()
+train_step = pretrain.train_step
+def collecting_step(*given):
+    result = train_step(*given)
+    answer["iteration"] = answer.get("iteration", 0) + 1
+    if answer["iteration"] % 2 == 0:
+        gc.collect()
+    return result
+pretrain.train_step = collecting_step
+smon_rt.gc.plan(3, warmup_steps=1)
+"""
+_NO_MANUAL_GC = """
+pretrain.train_step = train_step
+del sys.modules["megatron.training.global_vars"]
+"""
+#: Planned garbage collection, and Megatron's own beside a plan: `before`, `after`. All are LAYOUTS["1f1b_overlaps"].
+COLLECTED: dict[str, tuple[str, str]] = {
+    "planned_gc": ("import smon_rt; smon_rt.gc.plan(2, full_every=2, warmup_steps=1)", _GC_STATUS),
+    "manual_gc": (_MANUAL_GC, _GC_STATUS + _NO_MANUAL_GC),
+}
 
 
 def run_cases(cases: Iterable[Case], folder: Path, processes: int = 4) -> dict[str, CaseResult]:
@@ -142,14 +175,20 @@ def _rare() -> list[Case]:
     ]
 
 
+def _collected() -> list[Case]:
+    settings = {"steps": STEPS, "microbatches": MICROBATCHES} | LAYOUTS["1f1b_overlaps"]
+    return [Case(name, settings, EVERYTHING, before, after) for name, (before, after) in COLLECTED.items()]
+
+
 _layouts: dict[str, CaseResult] = {}
 
 
 @pytest.fixture(scope="session")
 def layouts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, CaseResult]:
-    """All of LAYOUTS, recorded ("NAME") and not ("plain NAME"), and of RARE; trained once for all test modules."""
+    """All of LAYOUTS, recorded ("NAME") and not ("plain NAME"), of RARE and COLLECTED; trained once for all modules."""
     if not _layouts:
-        _layouts.update(run_cases([*with_and_without(LAYOUTS), *_rare()], tmp_path_factory.mktemp("megatron")))
+        cases = [*with_and_without(LAYOUTS), *_collected(), *_rare()]  # rare ones leave options of theirs behind
+        _layouts.update(run_cases(cases, tmp_path_factory.mktemp("megatron")))
     return _layouts
 
 

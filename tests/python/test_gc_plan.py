@@ -12,15 +12,14 @@ import pytest
 
 from smon_rt.errors import RecordingError
 from smon_rt.gc import plan
-from smon_rt.gc.schedule import MEASURED_STEPS
 from smon_rt.trace.garbage import collections
 from smon_rt.trace.kinds import KIND_NUMBERS
 from smon_rt.trace.rank_trace import RankTrace
 from tests.python.recording_process import START_WITH_GC as START
 from tests.python.recording_process import RecordedJob, job
-from tests.python.torch_jobs import TorchJob, needs_torch, nursery, torch_job
+from tests.python.torch_jobs import needs_torch
 
-__all__ = ["job", "nursery", "torch_job"]
+__all__ = ["job"]
 
 _BENCHMARK = Path(__file__).parents[2] / "benchmarks" / "gc_modes.py"
 _GARBAGE = """
@@ -240,59 +239,6 @@ with smon_rt.gc.plan(2, warmup_steps=0):
 
 
 @needs_torch
-def test_ranks_agree_on_a_measured_interval(torch_job: TorchJob) -> None:
-    torch_job.run(
-        _GARBAGE,
-        """
-        from smon_rt.gc import measuring, planner, publishing
-        publishing.POLL_S, measuring._MUST_AGREE = 0.02, 10**9
-        planner.Planner._margin_steps = lambda self, step_time_s: 40
-        def has_heard(plan):
-            channel = plan._channel
-            if number == 101:
-                return RANK == 1 or channel._helped_count
-            return not channel._outgoing if RANK == 0 else channel._incoming or plan._next
-        gc.unfreeze()  # as whoever forked this process has frozen
-        init()
-        start()
-        smon_rt.gc.plan("auto", warmup_steps=2, memory_limit_bytes=8 << 30)
-        for number in range(260):
-            with smon_rt.step(number):
-                leave_garbage(2000)
-                plan = smon_rt.gc._Active.planner
-                if number == 100 and RANK == 1:
-                    plan._guarded(number, 1 << 40)
-                # However slow this machine is just now: rank 0 has chosen in step 22 for step 62, and hears of the
-                # guard in 101, for step 142.
-                if number in (40, 101, 120):
-                    deadline = time.monotonic() + 60
-                    while not has_heard(plan) and time.monotonic() < deadline:
-                        threading.Event().wait(0.005)
-                dist.all_reduce(torch.zeros(1))
-        status = smon_rt.gc.status()
-        assert status.state == "planning" and not status.conflicts, status
-        assert status.unplanned == status.late == 0 and status.guard == RANK, status
-        smon_rt.stop()
-        """,
-        ranks=2,
-    )
-    first, second = torch_job.traces()
-    planned = steps_of(first, "planned")
-    assert planned == steps_of(second, "planned")
-    assert planned[:3] == [(2, 2), (2 + MEASURED_STEPS, 1), (2 + MEASURED_STEPS, 2)]
-    assert (steps_of(first, "guard"), steps_of(second, "guard")) == ([], [(100, 2)])
-    plans = [trace.identity.environment["gc_plan"] for trace in (first, second)]
-    assert plans[0] == plans[1]
-    interval = int(plans[0].split()[1])
-    assert interval < 50
-    assert "the guard had to collect" in plans[0]
-    found = [step for step, _ in planned[3:]]
-    assert [step for step in found if step >= 142] == [step for step in range(142, 260) if step % interval == 0]
-    before = [step for step in found if step < 142]
-    assert before in [[step for step in range(62, 142) if step % (2 * interval + odd) == 0] for odd in (0, 1)]
-
-
-@needs_torch
 def test_the_benchmark_finds_all_ranks_at_the_same_steps_and_nothing_beside(tmp_path: Path) -> None:
     """Two processes with a heap, and the page that a run writes."""
     page = tmp_path / "page.md"
@@ -305,36 +251,6 @@ def test_the_benchmark_finds_all_ranks_at_the_same_steps_and_nothing_beside(tmp_
     assert "old" not in text
     assert text.startswith("before\n")
     assert text.endswith("after\n")
-
-
-@needs_torch
-def test_steps_that_nobody_says_are_those_of_the_optimizer_or_of_the_recording(torch_job: TorchJob) -> None:
-    torch_job.run(
-        """
-        import gc
-        smon_rt.gc.plan(3, warmup_steps=1)
-        model = torch.nn.Linear(4, 1)
-        optimizer, other = (torch.optim.SGD(model.parameters(), lr=0.1) for _ in range(2))
-        def train(count):
-            for _ in range(count):
-                model(torch.ones(1, 4)).sum().backward()
-                optimizer.step()
-                other.step()
-        train(10)
-        status = smon_rt.gc.status()
-        assert (status.planned, status.first_step) == (4, 2), status  # frozen in 2; 3, 6 and 9
-        # torch was frozen by whoever forked this process.
-        assert [words[:12] for words in status.conflicts] == ["objects were"], status
-        smon_rt.gc.stop()
-        assert gc.isenabled() and gc.get_freeze_count() > 0
-        start()
-        smon_rt.gc.plan(3, warmup_steps=1)
-        train(10)
-        smon_rt.stop()
-        """
-    )
-    (trace,) = torch_job.traces()
-    assert steps_of(trace, "planned")[:4] == [(1, 2), (3, 1), (6, 1), (9, 1)]
 
 
 @pytest.mark.parametrize(

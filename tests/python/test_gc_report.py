@@ -91,6 +91,16 @@ def test_what_happened_beside_a_plan_is_named(tmp_path: Path) -> None:
     assert "garbage was collected beside the plan on rank 2 (once)" in trust
     assert "planned collections of 1 step were not on all ranks" in trust
     assert report.advice == (), "it is planned already"
+    assert "would not pay" not in trust
+
+
+def test_ranks_that_have_no_plan_are_named(tmp_path: Path) -> None:
+    planned = [(step, "planned generation 1", 210.0, 200.0) for step in range(4, 40, 8)]
+    own = [(step, "generation 2", 210.0, 200.0) for step in range(7, 40, 8)]
+    report = report_with(tmp_path, "gc=60@0.25", {0: planned, 1: planned, 2: own})
+    trust = " ".join(str(report).split("trust ")[1].split())
+    assert "ranks 2–3 did not collect garbage by the plan of the others" in trust
+    assert "not on all ranks" not in trust
 
 
 def test_a_plan_that_went_well_is_no_news(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 
+from smon_rt.analysis.missing_words import ranges_words
 from smon_rt.analysis.units import counted
 from smon_rt.trace.garbage import Collection, collections
 from smon_rt.trace.rank_trace import RankTrace
@@ -24,7 +25,7 @@ class Garbage:
     `bytes_per_step`: what collections gave back to the system, of the rank where that is most; None: nobody said.
     `guard` and `unplanned`: collections by rank that the memory guard made, and that others made once a plan was on.
     `is_planned`: a plan was on; `disagreeing`: steps in which some ranks collected by plan and others that were there
-    did not.
+    did not; `without_plan`: ranks that never did, though they were there.
     """
 
     bytes_per_step: float | None = None
@@ -32,6 +33,7 @@ class Garbage:
     guard: dict[int, int] = field(default_factory=dict)
     unplanned: dict[int, int] = field(default_factory=dict)
     disagreeing: int = 0
+    without_plan: tuple[int, ...] = ()
 
     def words(self) -> list[str]:
         """What a reader of the report must know, a clause each; nothing of a plan that went as it should."""
@@ -40,6 +42,8 @@ class Garbage:
             words.append(f"the memory guard collected garbage alone on {_ranks(self.guard)}")
         if self.unplanned:
             words.append(f"garbage was collected beside the plan on {_ranks(self.unplanned)}")
+        if self.without_plan:
+            words.append(f"{ranges_words(self.without_plan)} did not collect garbage by the plan of the others")
         if self.disagreeing:
             words.append(f"planned collections of {counted(self.disagreeing, 'step')} were not on all ranks")
         return words
@@ -53,6 +57,7 @@ class GarbageCount:
         self._guard: dict[int, int] = {}
         self._unplanned: dict[int, int] = {}
         self._planned: list[tuple[frozenset[int], int, int]] = []  # their steps, and the rank's first and last step
+        self._others: dict[int, int] = {}  # rank → its last step
 
     def add(self, trace: RankTrace) -> None:
         """What one rank recorded."""
@@ -62,7 +67,10 @@ class GarbageCount:
         if guarded := sum(each.origin == "guard" for each in found):
             self._guard[trace.rank] = guarded
         planned = [each.step for each in found if each.origin == "planned"]
-        if not planned or len(trace.steps) == 0:
+        if len(trace.steps) == 0:
+            return
+        if not planned:
+            self._others[trace.rank] = int(trace.steps.step.max())
             return
         if others := sum(each.origin == "" and each.step > planned[0] for each in found):
             self._unplanned[trace.rank] = others
@@ -78,6 +86,7 @@ class GarbageCount:
             guard=self._guard,
             unplanned=self._unplanned,
             disagreeing=self._disagreeing(),
+            without_plan=self._without_plan(),
         )
 
     def _disagreeing(self) -> int:
@@ -88,6 +97,11 @@ class GarbageCount:
         last = min(last for _, _, last in self._planned)
         seen = Counter(step for steps, _, _ in self._planned for step in steps if first <= step <= last)
         return sum(count < len(self._planned) for count in seen.values())
+
+    def _without_plan(self) -> tuple[int, ...]:
+        """Ranks that were there after all others had begun."""
+        first = max((first for _, first, _ in self._planned), default=0)
+        return tuple(sorted(rank for rank, last in self._others.items() if self._planned and last > first))
 
 
 def interval_for_memory(bytes_per_step: float, now_steps: int) -> int:

@@ -9,8 +9,8 @@ from smon_rt.analysis.cause_words import HOST_CAUSES
 from smon_rt.analysis.causes import Cause
 from smon_rt.analysis.missing_words import ranges_words, waits_words
 from smon_rt.analysis.recording import Recording
-from smon_rt.analysis.situation import Situation
-from smon_rt.analysis.units import counted, is_finite, seconds
+from smon_rt.analysis.situation import NAMED_GAIN_RATIO, Situation
+from smon_rt.analysis.units import counted, is_finite, percent, seconds
 from smon_rt.trace.unseen import NOT
 
 #: Ops that start before their dependencies end by less than this part of a step cannot change the answer.
@@ -34,7 +34,20 @@ def trust_line(situation: Situation, cause: Cause | None) -> str:
     if situation.gaps_of_drops_s > _GAPS_OF_DROPS_RATIO * situation.base_s:
         losses.append("what was dropped looks like launch delays")
     garbage = recording.garbage.words() if recording.garbage is not None else []
+    garbage += _unplanned_garbage(situation)
     return ", ".join([*parts, *losses, *garbage, _clocks(recording), *_origins(recording)])
+
+
+def _unplanned_garbage(situation: Situation) -> list[str]:
+    """That planning would not pay; where it would, that is advice."""
+    garbage = situation.recording.garbage if situation.recording is not None else None
+    if garbage is None or garbage.is_planned or not situation.base_s > 0:
+        return []
+    cost_s = sum(cause.gain_s_per_step for cause in situation.causes if cause.cause == "gc")
+    if not cost_s < NAMED_GAIN_RATIO * situation.base_s:
+        return []
+    costs = percent(max(cost_s, 0.0) / situation.base_s, 1)
+    return [f"garbage collection costs {costs}{'' if costs == 'nothing' else ' of a step'}: planning it would not pay"]
 
 
 def _steps(situation: Situation) -> str:
