@@ -103,12 +103,14 @@ bool is_send_of(long kind) {
 }
 
 PyObject* expect_transfer_call(PyObject*, PyObject* const* args, Py_ssize_t count) {
-  if (!has_arguments("expect_transfer", count, 4)) return nullptr;
+  if (count != 5 && !has_arguments("expect_transfer", count, 4)) return nullptr;
   const long kind = PyLong_AsLong(args[1]);
   const long microbatch = PyLong_AsLong(args[2]);
   const long chunk = PyLong_AsLong(args[3]);
+  const long long payload_bytes = count == 5 ? PyLong_AsLongLong(args[4]) : -1;
   if (PyErr_Occurred() != nullptr) return nullptr;
-  const Label label{static_cast<int>(kind), static_cast<std::int16_t>(microbatch), static_cast<std::int16_t>(chunk)};
+  const Label label{static_cast<int>(kind), static_cast<std::int16_t>(microbatch), static_cast<std::int16_t>(chunk),
+                    payload_bytes};
   expect_transfer(place_of(args[0]), identity_of(args[0]), is_send_of(kind), label);
   Py_RETURN_NONE;
 }

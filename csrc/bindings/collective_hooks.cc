@@ -48,16 +48,20 @@ Begun take_from_thread(const Hooks& hooks, std::int64_t op_id) {
 bool begin_transfer(Hooks& hooks, const PreHookArgs& read, std::uint32_t recording) {
   if (hooks.recording.load(std::memory_order_acquire) != recording) return false;
   const Operation* operation = find_operation(read.name);
-  if (operation == nullptr || !operation->is_p2p || smon_is_sampled() != 0) return false;
+  if (operation == nullptr || !operation->is_p2p) return false;
+  const bool is_sampled = smon_is_sampled() != 0;
+  if (is_sampled && !has_transfers()) return false;
   smon_span_ids ids = SMON_NO_IDS;
   ids.comm_id = hooks.comm_id.load(std::memory_order_relaxed);
   ids.peer = hooks.member(read.root);
   int kind;
   Label label;
   if (has_transfers()) {
-    if (!take_transfer_of(reinterpret_cast<std::uintptr_t>(read.first_tensor()), operation->is_send, label))
+    const auto take = is_sampled ? take_whole_transfer_of : take_transfer_of;
+    if (!take(reinterpret_cast<std::uintptr_t>(read.first_tensor()), operation->is_send, label))
       return false;  // its data may still be known
     kind = label.kind;
+    if (is_sampled) ids.payload_bytes = static_cast<std::uint64_t>(label.payload_bytes);
     ids.microbatch = label.microbatch;
     ids.chunk = label.chunk;
   } else if (t_thread.kinds == nullptr) {
@@ -67,7 +71,8 @@ bool begin_transfer(Hooks& hooks, const PreHookArgs& read, std::uint32_t recordi
   }
   close_forward(0);
   Begun begun;
-  begun.is_unsampled = true;
+  begun.is_unsampled = !is_sampled;
+  begun.is_read = true;
   begun.token = begin_operation(kind, ids);
   if (begun.token != 0) keep_in_thread(&hooks, read.op_id, begun, recording);
   return true;
@@ -84,13 +89,26 @@ bool begin_transfer(Hooks& hooks, const PreHookArgs& read, std::uint32_t recordi
   return true;
 }
 
-void issued_unsampled(const Begun& begun, const PostHookArgs& read) {
+namespace {
+
+/// Without a work: several operations have one together, which no hook sees, or it was done inside the call.
+void end_without_work(smon_token token, bool is_coalesced) {
+  end_operation(token, is_coalesced ? SMON_TIME_HOST : SMON_TIME_WAIT_RETURN, is_coalesced ? kNotWaited : 0);
+}
+
+}  // namespace
+
+void issued_read(const Begun& begun, const PostHookArgs& read) {
   // What ends it is found by what torch has of its work: so nothing of Python is made for it, and nothing kept.
   if (read.work != nullptr) {
     await_without_python(key_of_work(read.work), begun);
   } else {
-    end_operation(begun.token, SMON_TIME_HOST, 0);
+    end_without_work(begun.token, read.is_async);
   }
+}
+
+void issued_unseen(const PostHookArgs& read) {
+  if (read.work != nullptr) forget_awaited(key_of_work(read.work));
 }
 
 [[gnu::noinline]] bool issued_any(const Begun& begun, PyObject* args) {
@@ -140,15 +158,21 @@ bool issued(Hooks& hooks, PyObject* args) {
   const PostHookArgs* read = read_after(args);
   if (read == nullptr) return issued_unread(hooks, args);
   const Begun begun = take_from_thread(hooks, read->op_id);
-  if (begun.token == 0) return true;
-  if (!begun.is_unsampled) return issued_any(begun, args);
-  issued_unsampled(begun, *read);
+  if (begun.token != 0 && !begun.is_read) return issued_any(begun, args);
+  if (begun.token == 0) {
+    issued_unseen(*read);
+  } else {
+    issued_read(begun, *read);
+  }
   return true;
 }
 
 [[gnu::hot]] PyObject* after(PyObject* object, PyObject* args) {
-  if ((t_thread.issued.begun.token != 0 || has_issued()) && !issued(hooks_in(object), args) && !swallow_error())
-    return nullptr;
+  if (t_thread.issued.begun.token != 0 || has_issued()) {
+    if (!issued(hooks_in(object), args) && !swallow_error()) return nullptr;
+  } else if (has_awaited()) {
+    if (const PostHookArgs* read = read_after(args); read != nullptr) issued_unseen(*read);
+  }
   Py_RETURN_NONE;
 }
 
@@ -202,7 +226,7 @@ bool swallow_error() {
 
 bool operation_issued(const Begun& begun, PyObject* work, bool is_coalesced) {
   if (work == Py_None) {
-    end_operation(begun.token, is_coalesced ? SMON_TIME_HOST : SMON_TIME_WAIT_RETURN, is_coalesced ? kNotWaited : 0);
+    end_without_work(begun.token, is_coalesced);
     return true;
   }
   if (begun.origin == Origin::kPython) {

@@ -19,16 +19,19 @@ PyObject* exchange_kinds(PyObject* module, PyObject* kinds);
 
 struct Hooks;
 
-/// A transfer in a step that is not sampled, without a word of Python, and without the GIL. False: it is something
-/// else, and nothing has been done. Who issues it is not asked: it only tells what else than its wait can end it.
+/// A transfer in a step that is not sampled, or one that a pipeline's schedule has announced with its payload: without
+/// a word of Python, and without the GIL. False: it is something else, and nothing has been done. Who issues it is not
+/// asked: it only tells what else than its wait can end it, and schedules wait.
 bool begin_transfer(Hooks& hooks, const PreHookArgs& read, std::uint32_t recording);
 /// Any operation, with the GIL. `args`: torch's object of Python. False: an exception is set.
 bool begin_any(Hooks& hooks, PyObject* args, std::uint32_t recording);
 
 /// Of the operation of this group that has now been issued; a token of 0: none was begun. Without the GIL.
 Begun take_from_thread(const Hooks& hooks, std::int64_t op_id);
-/// What becomes of one of a step that is not sampled. Without the GIL.
-void issued_unsampled(const Begun& begun, const PostHookArgs& read);
+/// What becomes of one of begin_transfer(). Without the GIL.
+void issued_read(const Begun& begun, const PostHookArgs& read);
+/// An operation without a span of its own has been issued. Without the GIL.
+void issued_unseen(const PostHookArgs& read);
 /// Of any that was taken; and of one that was not, since its number has to be read first. False: an exception is set.
 bool issued_any(const Begun& begun, PyObject* args);
 bool issued_unread(Hooks& hooks, PyObject* args);

@@ -125,6 +125,7 @@ bool find_out(Issue& issue, std::uint32_t recording) {
   if (!find_communicator(issue, recording) || !find_kind(issue) || !find_result(issue)) return false;
   if (is_sampled && !add_bytes(issue.tensors, issue.ids.payload_bytes)) return false;
   issue.begun.is_unsampled = issue.read != nullptr && !is_sampled && issue.begun.origin == Origin::kPython;
+  issue.begun.is_read = issue.begun.is_unsampled;
   if (issue.read == nullptr) return read_number(get(torch().op_id, issue.args).get(), issue.op_id);
   issue.op_id = issue.read->op_id;
   return true;

@@ -104,7 +104,6 @@ auto find_last(Vector& items, Predicate&& is_wanted) {
 }
 
 constexpr std::size_t kNowhere = ~std::size_t{0};
-
 /// The last of two keys; 0 is none.
 [[gnu::hot]] std::size_t find_key(const Table& table, std::uintptr_t key, std::uintptr_t other_key) {
   for (std::size_t i = table.keys.size(); i-- > 0;) {
@@ -254,16 +253,19 @@ std::uintptr_t make_key() {
 
 namespace {
 
-template <typename Find>
-smon_token take_found(Find&& find) {
-  Awaited taken{};
-  {
-    Table& all = table();
-    const Guard guard(all.lock);
-    const std::size_t found = find(all);
-    if (found == kNowhere) return 0;
-    taken = take(all, found);
-  }
+/// Takes the one that is found, all 0 if there is none. Its reference is the caller's.
+template <bool must_end, typename Find>
+Awaited take_found(Find&& find) {
+  Table& all = table();
+  const Guard guard(all.lock);
+  const std::size_t found = find(all);
+  if (found == kNowhere) return {};
+  const Awaited taken = take(all, found);
+  if constexpr (must_end) end_as_issued(all, taken);
+  return taken;
+}
+
+smon_token token_of(const Awaited& taken) {
   let_go(taken.reference);
   return taken.token;
 }
@@ -272,7 +274,7 @@ smon_token take_found(Find&& find) {
 
 [[gnu::hot]] smon_token take_awaited(std::uintptr_t key, std::uintptr_t other_key) {
   if (!has_awaited()) return 0;
-  return take_found([&](const Table& all) { return find_key(all, key, other_key); });
+  return token_of(take_found<false>([&](const Table& all) { return find_key(all, key, other_key); }));
 }
 
 smon_token take_awaited(std::uintptr_t key) {
@@ -281,21 +283,19 @@ smon_token take_awaited(std::uintptr_t key) {
 
 smon_token take_awaited_at(std::uintptr_t address) {
   if (address == 0 || !has_addresses()) return 0;
-  return take_found(
-      [&](const Table& all) { return find_awaited(all, [&](const Awaited& one) { return one.address == address; }); });
+  return token_of(take_found<false>(
+      [&](const Table& all) { return find_awaited(all, [&](const Awaited& one) { return one.address == address; }); }));
 }
 
 void end_dropped(const PyObject* reference) {
-  Awaited taken{};
-  {
-    Table& all = table();
-    const Guard guard(all.lock);
-    const std::size_t found = find_awaited(all, [&](const Awaited& one) { return one.reference == reference; });
-    if (found == kNowhere) return;
-    taken = take(all, found);
-    end_as_issued(all, taken);
-  }
-  let_go(taken.reference);
+  token_of(take_found<true>([&](const Table& all) {
+    return find_awaited(all, [&](const Awaited& one) { return one.reference == reference; });
+  }));
+}
+
+void forget_awaited(std::uintptr_t key) {
+  if (!has_awaited()) return;
+  leave_reference(take_found<true>([&](const Table& all) { return find_key(all, key, 0); }).reference);
 }
 
 [[gnu::hot]] void end_operation(smon_token token, smon_time_source source, std::uint16_t flags) {

@@ -27,6 +27,7 @@ struct Begun {
   Origin origin = Origin::kPython;
   bool is_on_cpu = false;
   bool is_unsampled = false;  // nothing of it is kept once it has ended: it may do so late, and nobody asks when
+  bool is_read = false;       // its work is awaited by what torch has of it, without Python
 };
 
 /// Makes the table, once. `let_go` gives a reference back, and is called with the GIL alone, never under the lock.
@@ -57,6 +58,8 @@ smon_token take_awaited(std::uintptr_t key);
 smon_token take_awaited(std::uintptr_t key, std::uintptr_t other_key);
 /// Of the functional collective whose result lies there.
 smon_token take_awaited_at(std::uintptr_t address);
+/// Another work lies where that of this key lay: what nobody has waited for ends where it had been issued. Any thread.
+void forget_awaited(std::uintptr_t key);
 /// The work that this reference was of is gone: nobody can wait for it any more.
 void end_dropped(const PyObject* reference);
 
@@ -79,8 +82,9 @@ struct alignas(64) Counts {
   std::atomic<std::uint32_t> issued{0};
   std::atomic<std::uint32_t> awaited{0};
   std::atomic<std::uint32_t> addresses{0};
-  std::atomic<std::uint32_t> transfers{0};  // of transfer_labels.h
-  std::atomic<std::uint32_t> recording{0};  // that hooks act in; 0: they do not
+  std::atomic<std::uint32_t> transfers{0};       // of transfer_labels.h
+  std::atomic<std::uint32_t> recording{0};       // that hooks act in; 0: they do not
+  std::atomic<bool> has_missed_identity{false};  // of a transfer
 };
 inline constinit Counts g_counts;
 

@@ -91,15 +91,19 @@ template <typename Args, typename Function>
 }
 
 [[gnu::hot]] void after(Hooks& hooks, const PostHookArgs& args) {
-  if (t_thread.issued.begun.token == 0 && !has_issued()) return;
+  if (t_thread.issued.begun.token == 0 && !has_issued()) {
+    if (has_awaited() && is_after_trusted()) issued_unseen(args);
+    return;
+  }
   if (!is_after_trusted()) {
     if (!is_python_ending()) with_python(args, [&](PyObject* object) { return issued_unread(hooks, object); });
     return;
   }
   const Begun begun = take_from_thread(hooks, args.op_id);
-  if (begun.token == 0) return;
-  if (begun.is_unsampled) {
-    issued_unsampled(begun, args);
+  if (begun.token == 0) {
+    issued_unseen(args);
+  } else if (begun.is_read) {
+    issued_read(begun, args);
   } else if (is_python_ending()) {
     abort_operation(begun.token);
   } else {

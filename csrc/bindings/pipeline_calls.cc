@@ -12,6 +12,7 @@
 #include "bindings/recorded_method.h"
 #include "bindings/runtime_arguments.h"
 #include "bindings/runtime_calls.h"
+#include "bindings/torch_layout.h"
 #include "bindings/transfer_labels.h"
 
 namespace smon_rt::bindings {
@@ -149,13 +150,29 @@ PyObject* backward(const RecordedMethod& method, PyObject* const* args, std::siz
   return result;
 }
 
+/// -1: it does not say.
+std::int64_t bytes_of(PyObject* tensor) {
+  const Reference size(PyObject_GetAttr(tensor, names().nbytes));
+  const long long bytes = size ? PyLong_AsLongLong(size.get()) : -1;
+  PyErr_Clear();
+  return bytes;
+}
+
 /// Has the hooks of collectives know what operations are that a stage is about to have issued.
 void expect_all(PyObject* operations, int kind, const Ids& ids) {
-  const Label label{kind, ids.microbatch, ids.chunk};
+  Label label{kind, ids.microbatch, ids.chunk};
   const bool is_send = kind == SMON_FORWARD_SEND || kind == SMON_BACKWARD_SEND;
+  const bool is_sampled = smon_is_sampled() != 0;
+  // A label that is not found in a step that is not sampled is missed by nobody, unless the job hangs just then.
+  const bool needs_place = is_sampled || !is_before_trusted() || !are_identities_enough();
   for (Py_ssize_t i = 0; i < PyList_GET_SIZE(operations); ++i) {
     const Reference tensor(PyObject_GetAttr(PyList_GET_ITEM(operations, i), g_names.tensor));
-    if (tensor) expect_transfer(place_of(tensor.get()), identity_of(tensor.get()), is_send, label);
+    if (tensor) {
+      const std::uintptr_t identity = identity_of(tensor.get());
+      const std::uintptr_t place = needs_place || identity == 0 ? place_of(tensor.get()) : 0;
+      if (is_sampled) label.payload_bytes = bytes_of(tensor.get());
+      expect_transfer(place, identity, is_send, label);
+    }
     PyErr_Clear();  // something else than an operation: it then has no microbatch
   }
 }

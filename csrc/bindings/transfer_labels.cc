@@ -43,11 +43,12 @@ void remove(std::size_t at) {
   publish();
 }
 
-bool take(std::uintptr_t Transfer::* what, std::uintptr_t wanted, bool is_send, Label& label) {
+bool take(std::uintptr_t Transfer::* what, std::uintptr_t wanted, bool is_send, bool is_whole, Label& label) {
   const Guard guard(g_transfers.lock);
   for (std::size_t i = 0; i < g_transfers.count; ++i) {
     const Transfer& one = g_transfers.pending[i];
     if (one.*what != wanted || one.is_send != is_send) continue;
+    if (is_whole && one.label.payload_bytes < 0) return false;
     label = one.label;
     remove(i);
     return true;
@@ -69,11 +70,17 @@ void expect_transfer(std::uintptr_t place, std::uintptr_t identity, bool is_send
 }
 
 bool take_transfer(std::uintptr_t place, bool is_send, Label& label) {
-  return take(&Transfer::place, place, is_send, label);
+  return place != 0 && take(&Transfer::place, place, is_send, false, label);
 }
 
 bool take_transfer_of(std::uintptr_t identity, bool is_send, Label& label) {
-  return identity != 0 && take(&Transfer::identity, identity, is_send, label);
+  if (identity != 0 && take(&Transfer::identity, identity, is_send, false, label)) return true;
+  g_counts.has_missed_identity.store(true, std::memory_order_relaxed);
+  return false;
+}
+
+bool take_whole_transfer_of(std::uintptr_t identity, bool is_send, Label& label) {
+  return identity != 0 && take(&Transfer::identity, identity, is_send, true, label);
 }
 
 void clear_transfers() {

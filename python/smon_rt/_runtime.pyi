@@ -208,8 +208,9 @@ def end_unwaited() -> None:
 def end_all_operations() -> None:
     """So do all of them."""
 
-def expect_transfer(tensor: Any, kind: int, microbatch: int, chunk: int, /) -> None:
-    """What the next send or receive of this tensor is."""
+def expect_transfer(tensor: Any, kind: int, microbatch: int, chunk: int, payload_bytes: int = -1, /) -> None:
+    """What the next send or receive of this tensor is. Where its payload is said too, and Python waits for it, the hooks
+    need nothing of Python in a sampled step either."""
 
 def take_transfer(tensor: Any, is_send: bool, /) -> tuple[int, int, int] | None:
     """That, once: kind, microbatch, chunk."""

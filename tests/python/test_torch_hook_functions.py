@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from smon_rt.integrations.state import NOT_WAITED
 from tests.python.recording_process import job
 from tests.python.torch_jobs import TorchJob, counts_by_step, needs_hooks, nursery, rows, torch_job
 
@@ -72,6 +73,54 @@ def test_unsampled_transfers_run_nothing_of_python(torch_job: TorchJob) -> None:
     assert [(row.step, row.comm_seq, row.peer, row.payload_bytes) for row in found] == [
         (2, number, 2, 16) for number in (81, 82, 83)
     ]
+
+
+def test_a_pipelines_transfers_run_nothing_of_python(torch_job: TorchJob) -> None:
+    torch_job.run(
+        _COUNTED,
+        "start(sample_ratio=0.0, always_steps=0)",
+        _FAKE,
+        """
+        from torch.distributed.pipelining import PipelineStage, Schedule1F1B
+        example = torch.ones(2, 4)
+        options = {"input_args": (example.requires_grad_(),), "output_args": (example,)}
+        stage = PipelineStage(torch.nn.Linear(4, 4), 1, 4, torch.device("cpu"), **options)
+        schedule = Schedule1F1B(stage, 4, loss_fn=torch.nn.functional.mse_loss)
+        asked, data_ptr = [], torch.Tensor.data_ptr
+        torch.Tensor.data_ptr = lambda tensor: asked.append(tensor.shape) or data_ptr(tensor)
+        assert smon_rt.request_sampling(3, first_step=3)
+        for k in range(5):
+            with smon_rt.step(k):
+                reads.clear()
+                asked.clear()
+                schedule.step()
+                assert smon_rt.current() == 0
+                assert k < 1 or not reads, (k, reads)
+                assert (k in (1, 2)) == (not asked), (k, asked)
+        # The work of a send that nobody waits for is gone; another one's lies there, which has no span of its own.
+        kind = smon_rt.KIND_NAMES.index("forward_send")
+        with smon_rt.step(5):
+            for number in range(20):
+                collectives.native.expect_transfer(x, kind, number, 0, 16)
+                dist.isend(x, 2)
+                with smon_rt.span("collective"): dist.isend(x, 2).wait()
+        with smon_rt.step(6): pass
+        assert smon_rt.current() == 0
+        smon_rt.stop()
+        status = smon_rt.status()
+        assert status.foreign_tokens == status.stale_tokens == status.dropped_spans == 0
+        """,
+    )
+    (trace,) = torch_job.traces()
+    dropped = [row for row in rows(trace, "forward_send") if row.step == 5]
+    assert [row.microbatch for row in dropped] == list(range(20))
+    after = [row for row in rows(trace, "collective") if row.step == 5]
+    assert all(send.flags & NOT_WAITED and send.end_ns < one.start_ns for send, one in zip(dropped, after, strict=True))
+    for kind, peer in [("forward_send", 2), ("forward_recv", 0), ("backward_send", 0), ("backward_recv", 2)]:
+        found = [row for row in rows(trace, kind) if row.step < 5]
+        assert [(row.step, row.microbatch) for row in found] == [(step, at) for step in (3, 4) for at in range(4)], kind
+        assert {(row.peer, row.payload_bytes) for row in found} == {(peer, 32)}
+        assert all(row.end_ns > row.start_ns for row in found)
 
 
 def test_child_of_a_recording_job_records_nothing(torch_job: TorchJob) -> None:

@@ -76,6 +76,37 @@ TEST_F(CollectiveTable, OperationIsTakenOnceByItsKey) {
   EXPECT_EQ(smon_current(), 0U);
 }
 
+TEST_F(CollectiveTable, AnOperationWhoseWorkIsGoneIsNotTakenForAnotherOne) {
+  const Begun begun = begin();
+  await_without_python(17, begun);
+  forget_awaited(18);
+  EXPECT_TRUE(has_awaited());
+  forget_awaited(17);
+  EXPECT_EQ(take_awaited(17), 0U);
+  EXPECT_EQ(smon_current(), 0U) << "it has ended where it had been issued";
+  await(17, begin(), reference(1));
+  forget_awaited(17);
+  EXPECT_EQ(g_let_go, 0) << "by who has the GIL";
+  end_unwaited();
+  EXPECT_EQ(g_let_go, 1);
+}
+
+TEST_F(CollectiveTable, ALabelWithoutAPayloadIsLeftToWhoReadsThat) {
+  Label label{};
+  expect_transfer(16, 32, true, {SMON_FORWARD_SEND, 1, 0});
+  expect_transfer(0, 48, true, {SMON_FORWARD_SEND, 2, 0, 400});
+  EXPECT_FALSE(take_whole_transfer_of(32, true, label));
+  EXPECT_FALSE(take_whole_transfer_of(48, false, label));
+  ASSERT_TRUE(take_whole_transfer_of(48, true, label));
+  EXPECT_EQ(label.payload_bytes, 400);
+  EXPECT_FALSE(take_transfer(0, true, label)) << "0 is no place";
+  EXPECT_TRUE(are_identities_enough());
+  ASSERT_TRUE(take_transfer(16, true, label));
+  EXPECT_EQ(label.microbatch, 1);
+  EXPECT_FALSE(take_transfer_of(32, true, label));
+  EXPECT_FALSE(are_identities_enough());
+}
+
 TEST_F(CollectiveTable, ReferencesThatAThreadWithoutTheGilDisplacesAreLetGoOfLater) {
   constexpr int kMost = 4096;  // that the table holds
   for (int i = 1; i <= kMost; ++i) await(2U * static_cast<unsigned>(i), Begun{}, reference(1));
