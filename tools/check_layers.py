@@ -78,7 +78,7 @@ PYTHON_RULES: tuple[PythonRule, ...] = (
     ),
     PythonRule(
         ("check_gpu/**/*.py",),
-        ("smon_rt._runtime", "numpy", "torch", "triton"),
+        ("smon_rt._runtime", "numpy", "torch"),
         at_import=True,
         reason="`smon check-gpu` runs without a GPU and without torch: load it in the check that needs it",
     ),

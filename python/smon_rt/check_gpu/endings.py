@@ -16,7 +16,7 @@ from smon_rt.check_gpu.process import Ended, child_environment, run_process
 __all__ = ["run_exit", "run_gpu_exit", "run_gpu_killed", "run_killed"]
 
 _JOB = "smon_rt.check_gpu.job"
-_JOB_DEADLINE_S = 20.0
+_JOB_DEADLINE_S = 15.0
 _KILLED = -9
 #: Of the spans on a GPU so many have its times at least: the others were too close to the end.
 _LEAST_ON_DEVICE_RATIO = 0.9

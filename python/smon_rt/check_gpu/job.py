@@ -10,39 +10,39 @@ import contextlib
 import os
 import signal
 import sys
-import time
 from collections.abc import Callable
 
 import smon_rt
-from smon_rt.check_gpu.gpu_work import gpu_span, square_product
+from smon_rt.check_gpu.gpu_work import GPU_KIND, cuda_torch, let_notice, square_product
 
 __all__ = ["EXIT_CODE", "SPANS", "STEPS"]
 
 STEPS, MICROBATCHES = 20, 4
 SPANS = STEPS * MICROBATCHES
 EXIT_CODE = 7
-#: Times of a GPU's events are there once the recorder's thread has looked at them.
-_RESOLVED_WITHIN_S = 1.5
 
 
 def main() -> None:
     folder, how, where = sys.argv[1:]
     smon_rt.start(folder, sample_ratio=1.0, warmup_steps=0, integrations="none", strict=True)
-    work: Callable[[], None] = square_product() if where == "gpu" else lambda: None
-    span = gpu_span if where == "gpu" else smon_rt.span
-    for step in range(STEPS):
-        with smon_rt.step(step):
+    work: Callable[[], None] = lambda: None  # noqa: E731
+    if where == "gpu":
+        torch = cuda_torch()
+        work = square_product(torch)
+        let_notice(torch)
+    for _ in range(STEPS):
+        with smon_rt.step():
             for microbatch in range(MICROBATCHES):
-                with span("forward_compute", microbatch=microbatch):
+                with smon_rt.span(GPU_KIND, microbatch=microbatch):
                     work()
     if where == "gpu":
-        time.sleep(_RESOLVED_WITHIN_S)
+        let_notice(torch)
     if how == "stop":
         smon_rt.stop()
         return
     with contextlib.ExitStack() as stack:
-        stack.enter_context(smon_rt.step(STEPS))
-        stack.enter_context(span("backward_compute", microbatch=0))
+        stack.enter_context(smon_rt.step())
+        stack.enter_context(smon_rt.span("backward_compute", microbatch=0))
         work()
         if how == "killed":
             os.kill(os.getpid(), signal.SIGKILL)

@@ -112,13 +112,16 @@ def _facts(function: str) -> dict[str, Any]:
     return {"reason": answer.get("error") or f"asking for it went wrong: the process {ended.words}"}
 
 
-def ask(function: str, deadline_s: float) -> tuple[dict[str, Any], Ended]:
-    """The answer of a `module:function` in a process of its own, {} if it left none, and how that process ended."""
+def ask(function: str, deadline_s: float, **environment: str) -> tuple[dict[str, Any], Ended]:
+    """The answer of a `module:function` in a process of its own, {} if it left none, and how that process ended.
+
+    What further variables of the environment it has may be given.
+    """
     with tempfile.TemporaryDirectory(prefix="smon-check-", ignore_cleanup_errors=True) as name:
         folder = Path(name)
         path = folder / "answer.json"
         command = [sys.executable, "-m", "smon_rt.check_gpu.child", function, str(path)]
-        ended = run_process(command, deadline_s, folder, child_environment(os.environ))
+        ended = run_process(command, deadline_s, folder, child_environment(os.environ, **environment))
         try:
             return dict(json.loads(path.read_text(encoding="utf-8"))), ended
         except (OSError, ValueError):  # it crashed before it answered, or while it did
