@@ -57,6 +57,7 @@ def test_a_slow_link_is_named_and_its_bandwidth_told(tmp_path: Path) -> None:
     assert set(slowest.ranks) == {3, 7}
     assert slowest.ratio == pytest.approx(12, rel=0.1)
     assert slowest.bus_bytes_per_s == pytest.approx(LINK_BYTES_PER_S / 12, rel=0.1)
+    assert "x other links (1.66 GB/s, others 20." in report.verdict.text
     terminal = io.StringIO()
     print_report(report, stream=terminal)
     row = next(line for line in terminal.getvalue().splitlines() if "rank 3 → 7 (dp 3, stage 0 → 1)" in line)

@@ -15,8 +15,10 @@ from smon_rt.analysis.smon_importer import read_smon
 from smon_rt.synth import JobSpec, Pauses, SynthError, make_job
 from smon_rt.trace import read_file
 from smon_rt.trace.clocks import align_traces
+from smon_rt.trace.job_trace import JobReader
 from smon_rt.trace.kinds import FLAGS, KIND_NAMES, TIME_SOURCE_NAMES
 from smon_rt.trace.partners import COMMUNICATION
+from smon_rt.trace.summary import summarize
 from tests.python.smon_files import TestSpan, packet, step_packet, write_rank
 
 MS = 1_000_000
@@ -210,6 +212,8 @@ def test_a_synthetic_job_has_launches_ahead_of_what_its_gpus_did(tmp_path: Path)
         assert (trace.steps.start_ns[1:] >= ends[:-1]).all()
     assert max(map(abs, offsets)) < bound_ns
     assert len(offsets) == 4
+    (forwards,) = (each for each in summarize(JobReader([tmp_path / "gpu"])).kinds if each.kind == "forward_compute")
+    assert forwards.total_s / forwards.span_count == pytest.approx(0.010, rel=0.05)
     alignment = align_traces(gpu)
     assert alignment.bound_ns is not None
     # Messages are held against when they were sent, not launched.

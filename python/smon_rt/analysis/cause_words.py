@@ -16,7 +16,7 @@ from smon_rt.analysis.member_words import (
     worker_ranks,
     worker_ranks_words,
 )
-from smon_rt.analysis.units import counted, is_finite, percent, ratio
+from smon_rt.analysis.units import bandwidth, counted, is_finite, percent, ratio
 from smon_rt.analysis.worker_words import (
     Machines,
     Worker,
@@ -215,12 +215,18 @@ def evidence_words(cause: Cause, base_s: float) -> str:
     slower, others = cause.detail.get("ratio"), _OTHERS.get(cause.cause)
     if others and slower is not None and is_finite(slower):
         if slower < _ONLY_THERE_RATIO:
-            words.append(f"{slower:.1f}x {others},")
+            words.append(f"{slower:.1f}x {others}{_bandwidths(cause)},")
         else:
             words.append("next to none elsewhere," if cause.cause in HOST_CAUSES else f"{slower:,.0f}x {others},")
     if base_s > 0:
         words.append(f"{percent(cause.gain_s_per_step / base_s)} of the step,")
     return " ".join(words)
+
+
+def _bandwidths(cause: Cause) -> str:
+    """` (1.66 GB/s, others 20.0 GB/s)` of slow communication whose bytes were recorded."""
+    own, others = (cause.detail.get(name) for name in ("bus_bytes_per_s", "others_bus_bytes_per_s"))
+    return "" if own is None or others is None else f" ({bandwidth(own)}, others {bandwidth(others)})"
 
 
 _OTHERS = {

@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import median
+
+from smon_rt.analysis.causes import Cause
+from smon_rt.kinds import DP_COLLECTIVE_KINDS, MERGED_MESSAGE_KINDS
+
+_KINDS = {"pp_communication": tuple(MERGED_MESSAGE_KINDS), "dp_communication": DP_COLLECTIVE_KINDS}
 
 #: A group is slow from so many times the others' time on.
 _SLOW_RATIO = 1.2
@@ -77,3 +85,29 @@ class Communication:
     def slowest(self) -> CommunicationGroup | None:
         """The link or group that is slow, if any."""
         return self.groups[0] if self.groups and self.groups[0].is_slow else None
+
+
+def with_bandwidth(cause: Cause, communication: Communication | None) -> Cause:
+    """A cause that is slow communication at a place, with what goes through its links and through the others."""
+    if communication is None or cause.where.stage is None or cause.cause not in _KINDS:
+        return cause
+    groups = [group for group in communication.groups if group.kind in _KINDS[cause.cause]]
+    own = _speed([group for group in groups if _is_at(group, cause)])
+    others = _speed([group for group in groups if not _is_at(group, cause)])
+    if own is None or others is None:
+        return cause
+    return dataclasses.replace(cause, detail={**cause.detail, "bus_bytes_per_s": own, "others_bus_bytes_per_s": others})
+
+
+def _is_at(group: CommunicationGroup, cause: Cause) -> bool:
+    where = cause.where
+    if cause.cause == "dp_communication":
+        return group.stage == where.stage
+    if {group.stage, group.peer_stage} != {where.stage, where.peer_stage}:
+        return False
+    return group.dp_rank == where.dp_rank or where.dp_rank is None
+
+
+def _speed(groups: Sequence[CommunicationGroup]) -> float | None:
+    known = [group.bus_bytes_per_s for group in groups if group.bus_bytes_per_s is not None]
+    return median(known) if known else None

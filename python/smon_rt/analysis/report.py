@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from smon_rt.analysis.advice import Advice
 from smon_rt.analysis.cause_words import BEYOND_SLOWDOWN
 from smon_rt.analysis.causes import Cause, Where, find_causes
-from smon_rt.analysis.communication import Communication
+from smon_rt.analysis.communication import Communication, with_bandwidth
 from smon_rt.analysis.engine import Source
 from smon_rt.analysis.fidelity import Fidelity, completed, fidelity_of, located
 from smon_rt.analysis.options import ReportOptions
@@ -245,7 +245,9 @@ def _build(raw: RawResult, trace: Trace, options: ReportOptions) -> Report:
     times = StepTime(*(fmean(raw["step_time_s"][name]) for name in ("base", "nodelay", "ideal")))
     recording = completed(trace.recording, raw)
     worker_size = trace.job.world_size // (raw["dp_size"] * raw["pp_size"])
-    causes = tuple(located(cause, recording, worker_size) for cause in find_causes(raw, trace.job.cp_size))
+    communication = None if recording is None else recording.communication
+    found = (with_bandwidth(cause, communication) for cause in find_causes(raw, trace.job.cp_size))
+    causes = tuple(located(cause, recording, worker_size) for cause in found)
     situation = _situation(raw, trace, times, causes, options, recording)
     by, launch_by = raw["slowdown_by"], raw["launch_slowdown_by"]
     by_by_step, launch_by_by_step = raw["slowdown_by_by_step"], raw["launch_slowdown_by_by_step"]
@@ -294,7 +296,7 @@ def _build(raw: RawResult, trace: Trace, options: ReportOptions) -> Report:
             correlation=finite_or_none(raw["forward_backward"]["correlation"]),
             forward_cv=finite_or_none(raw["forward_backward"]["forward_cv"]),
         ),
-        communication=None if recording is None else recording.communication,
+        communication=communication,
         causes=causes,
         verdict=draw_verdict(situation),
         advice=(),

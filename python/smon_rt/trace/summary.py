@@ -30,7 +30,7 @@ _LOSS_NAMES = (
 
 @dataclass(frozen=True)
 class KindSummary:
-    """The spans of one kind, in all ranks."""
+    """The spans of one kind, in all ranks: `total_s` by the device where it has their times."""
 
     kind: str
     span_count: int
@@ -151,7 +151,9 @@ class _Totals:
         if len(spans):
             counts = np.bincount(spans.kind, minlength=256)
             on_device = np.bincount(spans.kind, weights=spans.has_device_times, minlength=256)
-            times = np.bincount(spans.kind, weights=spans.duration_ns, minlength=256)
+            # On a device the launch is next to nothing of it.
+            took_ns = np.where(spans.has_device_times, spans.device_duration_ns, spans.duration_ns)
+            times = np.bincount(spans.kind, weights=took_ns, minlength=256)
             for kind in np.flatnonzero(counts).tolist():
                 self.spans[kind] += int(counts[kind])
                 self.device_spans[kind] += int(on_device[kind])
