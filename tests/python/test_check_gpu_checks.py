@@ -213,3 +213,17 @@ def test_the_ranks_and_the_training_step_do_what_they_should_on_cpus(torch_job: 
     first, second = nccl_pair.sequences(torch_job.folder)
     assert first == second
     assert len(first) == COLLECTIVES
+
+
+def test_the_kernel_that_reads_the_timer_compiles(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """For a GPU that need not be here, with the assembler that triton brings."""
+    triton = pytest.importorskip("triton", reason="triton is not installed: it comes with torch for CUDA")
+    compiler, backends = pytest.importorskip("triton.compiler"), pytest.importorskip("triton.backends.compiler")
+    from smon_rt.check_gpu.globaltimer import store_timer
+
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+    monkeypatch.setenv("TRITON_DEFAULT_FP_FUSION", "1")  # which of the two is all the same: silences a warning
+    source = compiler.ASTSource(fn=store_timer, signature={"out": "*i64"}, constexprs={})
+    text = triton.compile(source, target=backends.GPUTarget("cuda", 90, 32)).asm["ptx"]
+    assert "%globaltimer" in text
+    assert "st.global" in text
