@@ -230,3 +230,34 @@ def count_transfer(smoke: bool, record: Record) -> None:
     count = (count_of(2 * _PYTHON_PAIRS) - count_of(_PYTHON_PAIRS)) / _PYTHON_PAIRS
     version = platform.python_version()
     record(name, count, f"callgrind, below the two functions that torch calls and Work.wait, Python {version}")
+
+
+#: Steps of a plan whose collections are far: all that runs below `state.step_begun`, Python's interpreter with it, called
+#: by a function of ours whose name callgrind knows. The torch is one without a GPU.
+_PLAN_PROGRAM = """
+import os, sys, types
+import smon_rt
+from smon_rt import _runtime as native
+from smon_rt.integrations import state
+sys.modules["torch"] = types.SimpleNamespace(cuda=types.SimpleNamespace(is_initialized=lambda: False))
+smon_rt.gc.plan(10**9, warmup_steps=0, memory_limit_bytes=1 << 60)
+def steps(count):
+    for number in range(1, count + 1):
+        state.step_begun(number)
+state.step_begun(0)
+native.recorded_wait(steps)({steps})
+status = smon_rt.gc.status()
+assert (status.state, status.planned, status.guard, status.conflicts) == ("planning", 1, 0, ()), status
+os._exit(0)
+"""
+
+
+def count_plan(smoke: bool, record: Record) -> None:
+    """What a plan of garbage collection adds to a step in which nothing is collected."""
+    del smoke
+    name = "instructions per step of a plan without a collection"
+    if shutil.which("valgrind") is None:
+        record(name, None, "no valgrind")
+        return
+    count = _instructions_of("wait_for_work(*", _PLAN_PROGRAM.format(steps=_PYTHON_PAIRS)) / _PYTHON_PAIRS
+    record(name, count, f"callgrind, the interpreter included, Python {platform.python_version()}")

@@ -228,8 +228,9 @@ def _step_begun(step: int) -> None:
     planner = _Active.planner
     if planner is None:
         return
-    if _Active.optimizer_steps is not None:
+    if _Active.optimizer_steps is not None:  # somebody says the steps
         _Active.optimizer_steps.detach()
+        _Active.optimizer_steps = None
     planner.step_begun(step)
 
 
