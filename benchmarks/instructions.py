@@ -232,8 +232,8 @@ def count_transfer(smoke: bool, record: Record) -> None:
     record(name, count, f"callgrind, below the two functions that torch calls and Work.wait, Python {version}")
 
 
-#: Steps of a plan whose collections are far: all that runs below `state.step_begun`, Python's interpreter with it, called
-#: by a function of ours whose name callgrind knows. The torch is one without a GPU.
+#: Steps of a plan whose collections are far: all that runs below `state.step_begun`, Python's interpreter with it,
+#: called by a function of ours whose name callgrind knows. The torch is one without a GPU.
 _PLAN_PROGRAM = """
 import os, sys, types
 import smon_rt
