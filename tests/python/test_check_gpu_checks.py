@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -153,6 +155,8 @@ def test_a_step_is_a_miss_only_where_it_surely_costs_more() -> None:
 
 _STAND_IN = """
 import json
+import subprocess
+import sys
 from smon_rt.check_gpu import event_cost, gpu_work, graph_capture, overlap
 from tests.python.cuda_stand_in import Gpu
 
@@ -227,3 +231,10 @@ def test_the_kernel_that_reads_the_timer_compiles(monkeypatch: pytest.MonkeyPatc
     text = triton.compile(source, target=backends.GPUTarget("cuda", 90, 32)).asm["ptx"]
     assert "%globaltimer" in text
     assert "st.global" in text
+
+
+def test_a_rank_that_fails_ends_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nccl_pair, "_GRACE_S", 0.0)
+    programs = ("import time; time.sleep(600)", "raise SystemExit(3)")
+    ranks = [subprocess.Popen([sys.executable, "-c", program]) for program in programs]
+    assert nccl_pair._end_together(ranks) == [-9, 3]

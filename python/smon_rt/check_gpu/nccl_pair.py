@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,9 @@ ENVIRONMENT = {
     "SMON_RT_VERDICT_WITHIN_S": "0",
 }
 LEAST_JOINED_RATIO = 0.99
+_LOOK_S = 0.05
+#: For the other one to say what it saw.
+_GRACE_S = 3.0
 
 
 def run() -> Finding:
@@ -39,10 +43,21 @@ def run() -> Finding:
         environment.pop("NCCL_PROFILER_PLUGIN", None)
         command = [sys.executable, "-m", "smon_rt.check_gpu.nccl_rank", str(folder)]
         ranks = [subprocess.Popen([*command, str(rank)], env=environment, cwd=folder) for rank in range(RANKS)]
-        codes = [rank.wait() for rank in ranks]
+        codes = _end_together(ranks)
         paths = [folder / f"rank-{rank}.json" for rank in range(RANKS)]
         answers = [json.loads(path.read_text(encoding="utf-8")) if path.exists() else {} for path in paths]
         return finding_of(codes, answers, sequences(folder / "traces"))
+
+
+def _end_together(ranks: Sequence[subprocess.Popen[bytes]]) -> list[int]:
+    """Their exit codes; a rank that fails would leave the other one waiting for it."""
+    while any(rank.poll() is None for rank in ranks):
+        if any(rank.poll() for rank in ranks):
+            time.sleep(_GRACE_S)
+            for rank in ranks:
+                rank.kill()
+        time.sleep(_LOOK_S)
+    return [rank.wait() for rank in ranks]
 
 
 def sequences(folder: Path) -> list[list[tuple[int, int, int]]]:

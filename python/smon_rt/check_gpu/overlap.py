@@ -7,6 +7,7 @@ makes the two wait for each other. The stand-in for communication is a kernel th
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
 import statistics
 from collections.abc import Callable, Mapping
@@ -25,7 +26,9 @@ LEAST_KEPT_RATIO = 0.95
 #: Less than this share of the shorter one is no overlap that could be lost.
 _LEAST_OVERLAP = 0.2
 _ROUNDS, _MICROBATCHES = 9, 10
-_SIZE = 4096
+#: Long enough that the GPU is what takes the time, and not the launches.
+_LEAST_COMPUTE_MS = 1.0
+_SIZES = (1024, 2048, 4096, 8192)
 _DEADLINE_S = 25.0
 
 
@@ -46,9 +49,7 @@ def measure() -> dict[str, float]:
     """The overlap with and without recording, as shares of the shorter of the two, and what they take alone."""
     torch = cuda_torch()
     side = torch.cuda.Stream()
-    matrix = torch.randn(_SIZE, _SIZE, device="cuda", dtype=torch.bfloat16)
-    out = torch.empty_like(matrix)
-    compute_ms = _time_ms(torch, lambda: torch.mm(matrix, matrix, out=out))
+    compute, compute_ms = _product(torch)
     cycles_per_ms = 1e6 / _time_ms(torch, lambda: torch.cuda._sleep(1_000_000))
     cycles = int(compute_ms * cycles_per_ms)
     wait_ms = _time_ms(torch, lambda: torch.cuda._sleep(cycles))
@@ -59,7 +60,7 @@ def measure() -> dict[str, float]:
             side.wait_stream(current)
             with inner, torch.cuda.stream(side):
                 torch.cuda._sleep(cycles)
-            torch.mm(matrix, matrix, out=out)
+            compute()
             current.wait_stream(side)
 
     bare_ms, recorded_ms = [], []
@@ -80,6 +81,17 @@ def measure() -> dict[str, float]:
         "overlap": (alone_ms - statistics.median(bare_ms)) / shorter_ms,
         "recorded_overlap": (alone_ms - statistics.median(recorded_ms)) / shorter_ms,
     }
+
+
+def _product(torch: Any) -> tuple[Callable[[], object], float]:
+    """A matrix product that takes long enough, and how long."""
+    for size in _SIZES:
+        matrix = torch.randn(size, size, device="cuda", dtype=torch.bfloat16)
+        product = functools.partial(torch.mm, matrix, matrix, out=torch.empty_like(matrix))
+        time_ms = _time_ms(torch, product)
+        if time_ms >= _LEAST_COMPUTE_MS:
+            break
+    return product, time_ms
 
 
 def _time_ms(torch: Any, work: Callable[[], object]) -> float:
