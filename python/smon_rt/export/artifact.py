@@ -18,6 +18,7 @@ import numpy as np
 import pyarrow as pa
 import yaml
 
+from smon_rt.analysis.smon_device import times_in_order
 from smon_rt.artifact_format import KINDS, SCHEMA, job_record, optype_column, write_tables
 from smon_rt.errors import TraceError
 from smon_rt.export.artifact_check import check_step
@@ -77,12 +78,9 @@ class ArtifactExport:
         self._no_op_spans["of other kinds"] += int(np.count_nonzero(~is_kind))
         self._no_op_spans["of evaluation, recomputed or aborted"] += int(np.count_nonzero(is_kind & ~is_op))
         ops = spans.take(is_kind & is_op & ~is_warmup)
-        has = ops.has_device_times
-        self._has_device_times = self._has_device_times or bool(has.any())
-        start_ns = np.where(has, ops.device_start_ns, ops.start_ns) + offset_ns
-        self.workers[place] = WorkerOps(
-            trace.rank, *place, ops, start_ns, np.where(has, ops.device_duration_ns, ops.duration_ns)
-        )
+        self._has_device_times = self._has_device_times or bool(ops.has_device_times.any())
+        start_ns, end_ns, _ = times_in_order(ops, np.ones(len(ops), np.uint8))
+        self.workers[place] = WorkerOps(trace.rank, *place, ops, start_ns + offset_ns, end_ns - start_ns)
 
     def finish(self, job: JobTrace) -> None:
         """Chooses the steps that all workers recorded alike, and what of them the artifact's rules can hold.
