@@ -15,9 +15,8 @@ from smon_rt.check_gpu.model import Need
 __all__ = ["Facts", "ask_driver", "ask_recorder", "ask_torch"]
 
 DRIVER_LIBRARY = "libcuda.so.1"
-#: The first whose profiler plug-in we are, and the first that lets ranks share a GPU.
+#: The first whose profiler plug-in we are.
 NCCL_WITH_PLUGIN = (2, 27, 3)
-NCCL_WITH_SHARED_GPU = (2, 30, 0)
 
 
 @dataclass(frozen=True)
@@ -41,9 +40,9 @@ class Facts:
             return self.no_gpu
         if need is Need.TORCH:
             return self.no_torch
-        if self.nccl_version < NCCL_WITH_SHARED_GPU:
+        if self.nccl_version < NCCL_WITH_PLUGIN:
             had = ".".join(map(str, self.nccl_version)) or "none"
-            return f"two ranks share a GPU from NCCL {'.'.join(map(str, NCCL_WITH_SHARED_GPU))} on; here: {had}"
+            return f"NCCL has such plug-ins from {'.'.join(map(str, NCCL_WITH_PLUGIN))} on; here: {had}"
         return ""
 
     def to_json(self) -> dict[str, Any]:

@@ -17,7 +17,7 @@ class Need(str, Enum):
     RECORDER = "the recorder"
     GPU = "a GPU and its driver"
     TORCH = "a torch that sees the GPU"
-    NCCL = "an NCCL that lets two ranks share a GPU"
+    NCCL = "NCCL from 2.27.3 on"
 
 
 class Outcome(str, Enum):

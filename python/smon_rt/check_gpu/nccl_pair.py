@@ -18,7 +18,8 @@ from smon_rt.check_gpu.process import child_environment
 
 __all__ = ["ENVIRONMENT", "finding_of", "run", "sequences"]
 
-#: One GPU for both, and nothing but sockets between them: what goes through memory has no events of the proxy.
+#: One GPU for both, and nothing but sockets between them: what goes through memory has no events of the proxy. Each
+#: rank says that it is another host (`NCCL_HOSTID`), so that NCCL lets them share the GPU.
 ENVIRONMENT = {
     "NCCL_MULTI_RANK_GPU_ENABLE": "1",
     "NCCL_P2P_DISABLE": "1",
@@ -42,7 +43,10 @@ def run() -> Finding:
         # A plug-in that a shell of the user names would take the place of ours.
         environment.pop("NCCL_PROFILER_PLUGIN", None)
         command = [sys.executable, "-m", "smon_rt.check_gpu.nccl_rank", str(folder)]
-        ranks = [subprocess.Popen([*command, str(rank)], env=environment, cwd=folder) for rank in range(RANKS)]
+        ranks = [
+            subprocess.Popen([*command, str(rank)], env={**environment, "NCCL_HOSTID": f"check-{rank}"}, cwd=folder)
+            for rank in range(RANKS)
+        ]
         codes = _end_together(ranks)
         paths = [folder / f"rank-{rank}.json" for rank in range(RANKS)]
         answers = [json.loads(path.read_text(encoding="utf-8")) if path.exists() else {} for path in paths]
