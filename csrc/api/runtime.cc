@@ -32,6 +32,7 @@ std::string_view problem_of(const smon_config& config) {
 
 constinit std::atomic<Recorder*> Runtime::g_recorder{nullptr};
 constinit std::atomic<Runtime*> Runtime::g_runtime{nullptr};
+constinit std::atomic<nccl::Profiler*> Runtime::g_nccl_profiler{nullptr};
 
 Runtime& Runtime::get() {
   Runtime* runtime = g_runtime.load(std::memory_order_acquire);
@@ -117,6 +118,7 @@ smon_result Runtime::start_locked(const smon_config& config, const Environment& 
   g_recorder.store(&session_->recorder(), std::memory_order_release);
   running_.store(session_.get(), std::memory_order_release);
   session_->recorder().resume();
+  set_nccl_depth(true);
   return SMON_OK;
 }
 
@@ -164,6 +166,7 @@ smon_result Runtime::stop() {
   if (running_.exchange(nullptr, std::memory_order_acq_rel) == nullptr) {
     return fail_locked(SMON_NOT_STARTED, "the process exits: recording has ended");
   }
+  set_nccl_depth(false);
   const bool ended = session_->stop("stop", std::chrono::steady_clock::now() + kStopLimit);
   g_recorder.store(nullptr, std::memory_order_release);
   last_status_ = session_->read_status();
@@ -181,6 +184,7 @@ void Runtime::pause() {
   const std::lock_guard lock(mutex_);
   if (session_ == nullptr || is_paused_) return;
   is_paused_ = true;
+  set_nccl_depth(false);
   session_->recorder().pause();
 }
 
@@ -190,6 +194,7 @@ void Runtime::resume() {
   if (running_.load(std::memory_order_acquire) == nullptr) return;  // the process exits
   is_paused_ = false;
   session_->recorder().resume();
+  set_nccl_depth(true);
 }
 
 smon_result Runtime::set_layout(const smon_layout& layout) {
@@ -268,6 +273,7 @@ void Runtime::read_status(smon_status& status) {
   const std::size_t struct_size = std::min(status.struct_size, sizeof(smon_status));
   const std::lock_guard lock(mutex_);
   if (session_ != nullptr) last_status_ = session_->read_status();
+  add_nccl_status(last_status_);
   last_status_.is_started = session_ != nullptr && running_.load(std::memory_order_acquire) != nullptr;
   last_status_.is_paused = last_status_.is_started != 0 && is_paused_;
   last_status_.struct_size = struct_size;

@@ -16,6 +16,7 @@
 #include "api/smon_rt.h"
 #include "base/process_state.h"
 #include "base/result.h"
+#include "cuda/nccl_profiler.h"
 #include "record/recorder.h"
 
 namespace smon_rt {
@@ -37,6 +38,11 @@ class Runtime {
 
   /// The recorder of the session, for the hot path. Not null once recording is on; never freed.
   static Recorder* recorder() noexcept { return g_recorder.load(std::memory_order_acquire); }
+
+  /// What NCCL tells its plug-in goes to, for callbacks. Null until NCCL's first communicator; never freed.
+  static nccl::Profiler* nccl_profiler() noexcept { return g_nccl_profiler.load(std::memory_order_acquire); }
+  /// Makes it; another one in a forked child, where handles of the parent mean nothing. Null: no memory.
+  static nccl::Profiler* make_nccl_profiler() noexcept;
 
   smon_result start(const smon_config* config);
   smon_result stop();
@@ -67,9 +73,12 @@ class Runtime {
   SessionOptions session_options(const smon_config& config, const Environment& environment) const;
   void apply_facts(TraceIdentity& identity) const;
   bool is_still_stopping();
+  void set_nccl_depth(bool is_recording_now);
+  void add_nccl_status(smon_status& status) const;
 
   static constinit std::atomic<Recorder*> g_recorder;
   static constinit std::atomic<Runtime*> g_runtime;
+  static constinit std::atomic<nccl::Profiler*> g_nccl_profiler;
 
   // The parent process's, never touched: kept so that what hangs on it is not taken for a leak.
   [[maybe_unused]] Runtime* const before_;

@@ -191,6 +191,15 @@ typedef struct smon_status {
   uint64_t reclaimed_spans;     /* open since an earlier step, and given up when their thread had no slot left */
   uint64_t saturated_steps;     /* steps numbered 2^32 - 1 or more: their spans are not recorded */
   uint64_t misused_calls;       /* calls whose arguments made no sense, in whole or in part; see smon_count_misuse */
+  /* Since NCCL loaded this library as its profiler plug-in, over all starts; 0 where it did not. */
+  uint64_t nccl_communicators;   /* that NCCL opened */
+  uint64_t nccl_ops;             /* that it enqueued while something was recorded */
+  uint64_t nccl_joined_ops;      /* of these, those that belong to a span */
+  uint64_t nccl_foreign_handles; /* of another process, or none of ours */
+  uint64_t nccl_stale_handles;   /* of what had ended already */
+  uint64_t nccl_lost_ends;       /* of what never ended, and was given up when its room was needed */
+  uint64_t nccl_rejected_times;  /* of kernels, that cannot be true */
+  uint64_t nccl_untracked;       /* communicators and channels beyond those there is room for */
 } smon_status;
 
 SMON_API void smon_status_read(smon_status* status);

@@ -128,10 +128,11 @@ TraceLosses read_losses(Bytes arena) {
   if (has_header_to(arena, kSecondHeaderBytes)) {
     losses.uncounted_sequences = SMON_FIELD(arena, ArenaHeader, losses.uncounted_sequences);
   }
-  if (has_header_to(arena, sizeof(ArenaHeader))) {
+  if (has_header_to(arena, kThirdHeaderBytes)) {
     losses.reclaimed_spans = SMON_FIELD(arena, ArenaHeader, more_losses.reclaimed_spans);
     losses.saturated_steps = SMON_FIELD(arena, ArenaHeader, more_losses.saturated_steps);
     losses.misused_calls = SMON_FIELD(arena, ArenaHeader, more_losses.misused_calls);
+    losses.host_only_spans = SMON_FIELD(arena, ArenaHeader, host_only_spans);
   }
   return losses;
 }
@@ -157,7 +158,7 @@ ArenaFacts read_facts(Bytes arena) {
   facts.phase = static_cast<std::uint32_t>(SMON_FIELD(arena, ArenaHeader, phase));
   facts.finished_steps = SMON_FIELD(arena, ArenaHeader, finished_steps);
   facts.losses = read_losses(arena);
-  if (has_header_to(arena, sizeof(ArenaHeader))) {
+  if (has_header_to(arena, kThirdHeaderBytes)) {
     facts.settled_bytes = SMON_FIELD(arena, ArenaHeader, settled_bytes);
     facts.settled_communicators = SMON_FIELD(arena, ArenaHeader, settled_communicators);
   }
@@ -290,6 +291,37 @@ void read_steps(Bytes arena, ArenaContents& contents) {
   }
 }
 
+void read_channels(Bytes arena, ArenaContents& contents) {
+  if (!has_header_to(arena, sizeof(ArenaHeader))) return;
+  const auto offset = SMON_FIELD(arena, ArenaHeader, channel_records_offset);
+  const auto record_bytes = SMON_FIELD(arena, ArenaHeader, channel_record_bytes);
+  const auto count = SMON_FIELD(arena, ArenaHeader, channel_record_count);
+  if (count == 0) return;
+  if (record_bytes < sizeof(ChannelRecord) || !is_within(arena, offset, count, record_bytes)) {
+    contents.problems.push_back("the table of channels is damaged and left out: its place is impossible");
+    return;
+  }
+  for (std::uint64_t i = 0; i < count; ++i) {
+    const Bytes record = arena.subspan(offset + i * record_bytes, record_bytes);
+    const auto key = SMON_FIELD(record, ChannelRecord, key);
+    if (key == 0) continue;
+    ArenaChannel channel;
+    channel.communicator = static_cast<std::uint32_t>(key >> 16);
+    channel.channel = static_cast<std::uint32_t>(key >> 1 & 0xff);
+    channel.is_send = (key & 1) != 0;
+    channel.nccl_comm = SMON_FIELD(record, ChannelRecord, nccl_comm);
+    channel.comm_id = SMON_FIELD(record, ChannelRecord, comm_id);
+    channel.peer = SMON_FIELD(record, ChannelRecord, peer);
+    channel.begun = SMON_FIELD(record, ChannelRecord, begun);
+    channel.moved = SMON_FIELD(record, ChannelRecord, moved);
+    channel.done = SMON_FIELD(record, ChannelRecord, done);
+    channel.moved_bytes = SMON_FIELD(record, ChannelRecord, moved_bytes);
+    channel.state = static_cast<std::uint32_t>(SMON_FIELD(record, ChannelRecord, state));
+    channel.state_ticks = SMON_FIELD(record, ChannelRecord, state_ticks);
+    contents.channels.push_back(channel);
+  }
+}
+
 #undef SMON_FIELD
 #undef SMON_TEXT
 
@@ -315,6 +347,7 @@ Result<ArenaContents> read_arena(std::span<const std::byte> bytes) {
   read_threads(bytes, *geometry, contents);
   read_communicators(bytes, *geometry, contents);
   read_steps(bytes, contents);
+  read_channels(bytes, contents);
   return contents;
 }
 

@@ -87,10 +87,27 @@ struct ArenaCommunicator {
   std::uint32_t last_kind = 0;
 };
 
+/// One direction of a channel of an NCCL communicator that has a network, as ChannelRecord.
+struct ArenaChannel {
+  std::uint32_t communicator = 0;  // its number in the process
+  std::uint32_t channel = 0;
+  bool is_send = false;
+  std::uint64_t nccl_comm = 0;
+  std::uint32_t comm_id = 0;  // 0: not known
+  std::int32_t peer = -1;
+  std::uint64_t begun = 0;
+  std::uint64_t moved = 0;
+  std::uint64_t done = 0;
+  std::uint64_t moved_bytes = 0;
+  std::uint32_t state = 0;  // a number of ChannelState, or of one that a later writer added
+  std::int64_t state_ticks = 0;
+};
+
 struct ArenaContents {
   ArenaFacts facts;
   std::vector<ArenaThread> threads;  // those in use
   std::vector<ArenaCommunicator> communicators;
+  std::vector<ArenaChannel> channels;
   std::vector<StepTicks> steps;       // that were not handed to the sink, in order
   std::vector<std::string> problems;  // one line for each part that contradicts itself and was left out
 };

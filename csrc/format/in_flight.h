@@ -106,7 +106,12 @@ struct ArenaHeader {
   // or in the log of steps, so who merges the arena needs not read it. 0: from its beginning on.
   std::atomic<std::uint64_t> settled_bytes{0};
   std::atomic<std::uint32_t> settled_communicators{0};  // those of ids up to this one are named before it
-  std::uint32_t unused = 0;
+  std::atomic<std::uint32_t> host_only_spans{0};        // a loss, as of the drain thread's last look
+
+  // Channels of NCCL's communicators: a table of ChannelRecord.
+  std::uint64_t channel_records_offset = 0;
+  std::uint32_t channel_record_bytes = 0;
+  std::uint32_t channel_record_count = 0;
 };
 
 /// One step as it happened, in ticks of the recorder's clock.
@@ -173,6 +178,38 @@ struct CommRecord {
   std::uint32_t unused[5] = {};
 };
 
+/// What a channel of a communicator waits for. The numbers are in the arena: never renumber.
+enum class ChannelState : std::uint32_t {
+  kIdle = 0,
+  kSendGpuWait = 1,    // for the GPU to have data to send
+  kSendPeerWait = 2,   // for the peer to have room
+  kSendWait = 3,       // posted: for the network to have sent it
+  kRecvWait = 4,       // posted: for the network to have received something
+  kRecvFlushWait = 5,  // received: for it to be visible to the GPU
+  kRecvGpuWait = 6,    // for the GPU to have used it
+};
+
+/// How far one direction of one channel of a communicator has come, in transfers over the network. By the one thread
+/// that moves the channel's data; read by who asks what hangs.
+struct ChannelRecord {
+  // 0: free. Else communicator's number in this process << 16 | channel << 1 | is_send, and 1 << 63.
+  std::atomic<std::uint64_t> key{0};
+  std::atomic<std::uint64_t> nccl_comm{0};  // NCCL's number of the communicator, the same on all its ranks
+  std::atomic<std::uint64_t> begun{0};
+  std::atomic<std::uint64_t> moved{0};  // handed to the network (sends), received from it (receives)
+  std::atomic<std::uint64_t> done{0};
+  std::atomic<std::uint64_t> moved_bytes{0};
+  std::atomic<std::int64_t> state_ticks{0};  // when the state was entered
+  std::atomic<ChannelState> state{ChannelState::kIdle};
+  std::atomic<std::uint16_t> comm_id{0};  // ours, 0 as long as no span of the communicator was seen
+  std::atomic<std::int16_t> peer{-1};     // rank in the communicator
+
+  static constexpr std::uint64_t make_key(std::uint32_t communicator, std::uint32_t channel, bool is_send) {
+    return std::uint64_t{1} << 63 | std::uint64_t{communicator} << 16 | std::uint64_t{channel & 0xff} << 1 |
+           (is_send ? 1 : 0);
+  }
+};
+
 static_assert(std::atomic<std::uint64_t>::is_always_lock_free && std::atomic<double>::is_always_lock_free);
 static_assert(sizeof(ArenaHeader) <= 4096);
 /// Of the first header that was written. What came after is at its end: a reader asks header_bytes whether it is there.
@@ -181,9 +218,13 @@ static_assert(offsetof(ArenaHeader, losses) + offsetof(ArenaLosses, uncounted_se
 /// Of those with a log of steps.
 inline constexpr std::size_t kSecondHeaderBytes = 1200;
 static_assert(offsetof(ArenaHeader, more_losses) == kSecondHeaderBytes);
+/// Of those without channels.
+inline constexpr std::size_t kThirdHeaderBytes = 1240;
+static_assert(offsetof(ArenaHeader, channel_records_offset) == kThirdHeaderBytes);
 static_assert(sizeof(StepTicks) == 24);
 static_assert(sizeof(ThreadRecord) == 3 * kCacheLineBytes);
 static_assert(sizeof(OpenSlot) == 80);
 static_assert(sizeof(CommRecord) == 128);
+static_assert(sizeof(ChannelRecord) == kCacheLineBytes);
 
 }  // namespace smon_rt

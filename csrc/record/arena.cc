@@ -54,6 +54,7 @@ std::vector<ArenaSizes> candidate_sizes(const ArenaSizes& full) {
       sizes.threads = std::max(full.threads / 4, std::min(full.threads, 4u));
       sizes.large_threads = std::min(full.large_threads, sizes.threads);
       sizes.communicators = std::max(full.communicators / 4, 1u);
+      sizes.channels = full.channels / 16;
     }
     all.push_back(sizes);
   }
@@ -61,9 +62,9 @@ std::vector<ArenaSizes> candidate_sizes(const ArenaSizes& full) {
 }
 
 bool is_valid(const ArenaSizes& sizes) {
-  // Threads and slots must fit into a token; the two largest slot indices mean something else.
+  // Threads and slots must fit into a token.
   return sizes.threads >= 1 && sizes.threads <= 256 && sizes.large_threads <= sizes.threads && sizes.slots >= 1 &&
-         sizes.large_slots >= 1 && sizes.slots < 0xfffe && sizes.large_slots < 0xfffe &&
+         sizes.large_slots >= 1 && sizes.slots <= 0x8000 && sizes.large_slots <= 0x8000 &&
          std::has_single_bit(sizes.ring_spans) && std::has_single_bit(sizes.large_ring_spans) &&
          sizes.communicators >= 1 && sizes.communicators <= 0xffff;
 }
@@ -126,7 +127,8 @@ ArenaLayout::ArenaLayout(const ArenaSizes& sizes) {
   thread_records_offset = round_up(sizeof(ArenaHeader), kPageBytes);
   comm_records_offset = thread_records_offset + sizes.threads * sizeof(ThreadRecord);
   step_log_offset = round_up(comm_records_offset + sizes.communicators * sizeof(CommRecord), kCacheLineBytes);
-  slots_offset = round_up(step_log_offset + StepLog::kCapacity * sizeof(StepTicks), kCacheLineBytes);
+  channel_records_offset = round_up(step_log_offset + StepLog::kCapacity * sizeof(StepTicks), kCacheLineBytes);
+  slots_offset = round_up(channel_records_offset + sizes.channels * sizeof(ChannelRecord), kCacheLineBytes);
   const std::size_t slots = large * sizes.large_slots + small * sizes.slots;
   rings_offset = round_up(slots_offset + slots * sizeof(OpenSlot), kPageBytes);
   const std::size_t spans = large * sizes.large_ring_spans + small * sizes.ring_spans;
@@ -221,6 +223,9 @@ void Arena::lay_out(const ArenaOptions& options) {
   header.step_log_offset = layout.step_log_offset;
   header.step_log_capacity = StepLog::kCapacity;
   header.step_ticks_bytes = sizeof(StepTicks);
+  header.channel_records_offset = layout.channel_records_offset;
+  header.channel_record_bytes = sizeof(ChannelRecord);
+  header.channel_record_count = sizes_.channels;
   header.pid = ::getpid();
   header.rank = options.rank;
   header.world_size = options.world_size;
@@ -249,6 +254,9 @@ void Arena::lay_out(const ArenaOptions& options) {
   }
   for (std::size_t i = 0; i < StepLog::kCapacity; ++i) {
     new (base + layout.step_log_offset + i * sizeof(StepTicks)) StepTicks;
+  }
+  for (std::uint32_t i = 0; i < sizes_.channels; ++i) {
+    new (base + layout.channel_records_offset + i * sizeof(ChannelRecord)) ChannelRecord;
   }
   // A reader of the file takes an arena as it is only once this says so.
   std::atomic_ref<std::uint32_t>(header.is_complete).store(1, std::memory_order_release);
@@ -284,6 +292,11 @@ std::span<CommRecord> Arena::communicators() noexcept {
 std::span<StepTicks> Arena::step_log() noexcept {
   auto* first = reinterpret_cast<std::byte*>(header_) + ArenaLayout(sizes_).step_log_offset;
   return {reinterpret_cast<StepTicks*>(first), StepLog::kCapacity};
+}
+
+std::span<ChannelRecord> Arena::channels() noexcept {
+  auto* first = reinterpret_cast<std::byte*>(header_) + ArenaLayout(sizes_).channel_records_offset;
+  return {reinterpret_cast<ChannelRecord*>(first), sizes_.channels};
 }
 
 std::span<OpenSlot> Arena::slots(std::uint32_t thread) noexcept {

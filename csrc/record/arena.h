@@ -26,6 +26,7 @@ struct ArenaSizes {
   std::uint32_t large_slots = 1024;
   std::uint32_t slots = 64;
   std::uint32_t communicators = 256;
+  std::uint32_t channels = 1024;  // of NCCL's communicators that have a network, each direction: 64 KiB
 
   std::uint32_t ring_spans_of(std::uint32_t thread) const {
     return thread < large_threads ? large_ring_spans : ring_spans;
@@ -71,6 +72,7 @@ class Arena {
   std::span<ThreadRecord> threads() noexcept;
   std::span<CommRecord> communicators() noexcept;
   std::span<StepTicks> step_log() noexcept;
+  std::span<ChannelRecord> channels() noexcept;
   std::span<OpenSlot> slots(std::uint32_t thread) noexcept;
   std::span<Span> ring(std::uint32_t thread) noexcept;
 
@@ -116,6 +118,7 @@ struct ArenaLayout {
   std::size_t thread_records_offset = 0;
   std::size_t comm_records_offset = 0;
   std::size_t step_log_offset = 0;
+  std::size_t channel_records_offset = 0;
   std::size_t slots_offset = 0;
   std::size_t rings_offset = 0;
   std::size_t bytes = 0;

@@ -356,11 +356,83 @@ TEST(ArenaView, ADamagedLogOfStepsIsLeftOutAndSaid) {
   }
 }
 
+/// Records lie where the ring of the unused thread 3 would.
+SampleArena arena_with_channels() {
+  SampleArena arena = filled_arena();
+  ArenaHeader& header = arena.header();
+  Span& place = arena.ring_entry(3, 0);
+  header.channel_records_offset =
+      static_cast<std::uint64_t>(reinterpret_cast<std::byte*>(&place) - reinterpret_cast<std::byte*>(&header));
+  header.channel_record_bytes = sizeof(ChannelRecord);
+  header.channel_record_count = 3;
+  static_assert(sizeof(ChannelRecord) == sizeof(Span));
+  for (std::uint64_t i = 0; i < 3; ++i) new (&arena.ring_entry(3, i)) ChannelRecord;
+  auto& channel = *reinterpret_cast<ChannelRecord*>(&arena.ring_entry(3, 1));
+  channel.key = ChannelRecord::make_key(70'000, 63, true);
+  channel.nccl_comm = 0xabcdef;
+  channel.begun = 9;
+  channel.moved = 8;
+  channel.done = 7;
+  channel.moved_bytes = 1 << 20;
+  channel.state = ChannelState::kSendWait;
+  channel.state_ticks = 1234;
+  channel.comm_id = 2;
+  channel.peer = 5;
+  return arena;
+}
+
+TEST(ArenaView, ChannelsInUseAreRead) {
+  const SampleArena arena = arena_with_channels();
+  const Result<ArenaContents> contents = read_arena(arena.bytes());
+  ASSERT_TRUE(contents);
+  EXPECT_TRUE(contents->problems.empty());
+  ASSERT_EQ(contents->channels.size(), 1U);
+  const ArenaChannel& channel = contents->channels[0];
+  EXPECT_EQ(channel.communicator, 70'000U);
+  EXPECT_EQ(channel.channel, 63U);
+  EXPECT_TRUE(channel.is_send);
+  EXPECT_EQ(channel.nccl_comm, 0xabcdefU);
+  EXPECT_EQ(channel.begun, 9U);
+  EXPECT_EQ(channel.moved, 8U);
+  EXPECT_EQ(channel.done, 7U);
+  EXPECT_EQ(channel.moved_bytes, 1U << 20);
+  EXPECT_EQ(channel.state, static_cast<std::uint32_t>(ChannelState::kSendWait));
+  EXPECT_EQ(channel.state_ticks, 1234);
+  EXPECT_EQ(channel.comm_id, 2U);
+  EXPECT_EQ(channel.peer, 5);
+}
+
+TEST(ArenaView, ADamagedTableOfChannelsIsLeftOutAndSaid) {
+  for (const auto damage : {+[](ArenaHeader& header) { header.channel_record_bytes = 8; },
+                            +[](ArenaHeader& header) { header.channel_record_count = 0xffffffff; },
+                            +[](ArenaHeader& header) { header.channel_records_offset = std::uint64_t{1} << 63; }}) {
+    SampleArena arena = arena_with_channels();
+    damage(arena.header());
+    const Result<ArenaContents> contents = read_arena(arena.bytes());
+    ASSERT_TRUE(contents);
+    EXPECT_TRUE(contents->channels.empty());
+    EXPECT_EQ(contents->problems.size(), 1U);
+    EXPECT_EQ(contents->threads.size(), 2U) << "the rest is taken";
+  }
+}
+
+TEST(ArenaView, AnArenaOfBeforeThereWereChannelsIsRead) {
+  SampleArena arena = arena_with_channels();
+  arena.header().header_bytes = kThirdHeaderBytes;
+  arena.header().settled_bytes = 77;
+  const Result<ArenaContents> contents = read_arena(arena.bytes());
+  ASSERT_TRUE(contents);
+  EXPECT_TRUE(contents->channels.empty());
+  EXPECT_TRUE(contents->problems.empty());
+  EXPECT_EQ(contents->facts.settled_bytes, 77U);
+}
+
 TEST(ArenaView, WhatTheHeaderGotLastIsReadFromThoseThatHaveIt) {
   SampleArena arena = arena_with_steps(6, 11);
   arena.header().more_losses.reclaimed_spans = 3;
   arena.header().more_losses.saturated_steps = 4;
   arena.header().more_losses.misused_calls = 5;
+  arena.header().host_only_spans = 6;
   arena.header().settled_bytes = 4096;
   arena.header().settled_communicators = 2;
   for (const bool has_it : {true, false}) {
@@ -371,6 +443,7 @@ TEST(ArenaView, WhatTheHeaderGotLastIsReadFromThoseThatHaveIt) {
     EXPECT_EQ(facts.losses.reclaimed_spans, has_it ? 3U : 0U);
     EXPECT_EQ(facts.losses.saturated_steps, has_it ? 4U : 0U);
     EXPECT_EQ(facts.losses.misused_calls, has_it ? 5U : 0U);
+    EXPECT_EQ(facts.losses.host_only_spans, has_it ? 6U : 0U);
     EXPECT_EQ(facts.settled_bytes, has_it ? 4096U : 0U);
     EXPECT_EQ(facts.settled_communicators, has_it ? 2U : 0U);
     EXPECT_EQ(contents->steps.size(), 5U) << "which both have";

@@ -124,6 +124,9 @@ TEST_F(ArenaTest, ItsPartsDoNotOverlapAndLieInside) {
   };
   add(arena.threads());
   add(arena.communicators());
+  add(arena.step_log());
+  add(arena.channels());
+  EXPECT_EQ(reinterpret_cast<std::uintptr_t>(arena.channels().data()) % kCacheLineBytes, 0u);
   for (std::uint32_t i = 0; i < arena.threads().size(); ++i) {
     add(arena.slots(i));
     add(arena.ring(i));

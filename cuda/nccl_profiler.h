@@ -1,0 +1,69 @@
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+
+#include "cuda/nccl_profiler_types.h"
+#include "record/comm_tracker.h"
+#include "record/recorder.h"
+
+namespace smon_rt::nccl {
+
+/// What is asked of NCCL. An op's mask is fixed when it is enqueued, so a change holds for later ones only.
+struct Depth {
+  bool is_recording = false;
+  bool with_kernels = false;  // times of kernels by channel: costs bandwidth, so only when asked for, in sampled steps
+};
+
+/// The events to ask for at this depth, of an NCCL that speaks this version.
+std::uint32_t mask_of(Depth depth, bool has_network, int version);
+
+/// Our side of NCCL's profiler interface: events become calls of a CommTracker. Nothing here calls CUDA, waits, or
+/// allocates, and no pointer that NCCL hands over is followed, but for the event itself and the words in it.
+///
+/// Threading: any thread, several at once. Made once and leaked: callbacks may come at any time until the process ends.
+class Profiler {
+ public:
+  /// The version of a communicator, its mask and its number; returns the context, which is never null.
+  void* open(int version, std::uint64_t comm_id, int* mask, int node_count) noexcept;
+  void close(Recorder* recorder, void* context) noexcept;
+
+  template <typename Event>
+  void* start(Recorder& recorder, void* context, const Event& event) noexcept;
+  void stop(Recorder& recorder, void* handle) noexcept;
+  void record(Recorder& recorder, void* handle, EventState state, const StateArgs* args) noexcept;
+
+  /// From now on, in every libnccl of this process that has a communicator.
+  void set_depth(Depth depth) noexcept;
+  Depth depth() const noexcept { return depth_.load(std::memory_order_relaxed); }
+
+  CommTracker& tracker() noexcept { return tracker_; }
+
+ private:
+  /// The mask of one libnccl: there may be two in a process. Only written while it has a communicator, and so is there.
+  struct Mask {
+    static constexpr std::int32_t kBeingTaken = -1;
+    std::atomic<int*> address{nullptr};
+    std::atomic<std::int32_t> communicators{0};
+    std::atomic<int> version{0};
+  };
+  /// The one of this address, with one communicator more; nullptr: there are too many.
+  Mask* take(int* address) noexcept;
+  void apply(Mask& mask) noexcept;
+
+  CommTracker tracker_;
+  std::array<Mask, 8> masks_{};
+  std::array<std::atomic<std::uint8_t>, CommTracker::kCommunicators> mask_of_communicator_{};
+  std::atomic<std::int32_t> networks_{0};
+  std::atomic<Depth> depth_{Depth{}};
+};
+
+static_assert(std::atomic<Depth>::is_always_lock_free);
+
+extern template void* Profiler::start(Recorder&, void*, const EventV4&) noexcept;
+extern template void* Profiler::start(Recorder&, void*, const EventV5&) noexcept;
+extern template void* Profiler::start(Recorder&, void*, const EventV6&) noexcept;
+
+}  // namespace smon_rt::nccl
