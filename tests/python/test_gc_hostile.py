@@ -100,22 +100,21 @@ sys.unraisablehook = lambda what: unraisable.append(type(what.exc_value))
 def raises(*_): raise OverflowError
 gc.callbacks.insert(0, raises)
 planned = smon_rt.gc.plan(2, warmup_steps=0)
-is_over, allocated = threading.Event(), [0] * 3
-def allocate(number):
-    while not is_over.is_set():
+all_are_here = threading.Barrier(4)
+def allocate():
+    for _ in range(20):
+        all_are_here.wait()
         kept = [in_cycle(Finalizer(int)) for _ in range(300)]
-        allocated[number] += 300
-threads = [threading.Thread(target=allocate, args=(number,)) for number in range(3)]
+threads = [threading.Thread(target=allocate) for _ in range(3)]
 steps(0, 1)
 for thread in threads: thread.start()
 references = []
 for k in range(1, 21):
-    with smon_rt.step(k):
+    all_are_here.wait()
+    with smon_rt.step(k):  # collects while the others allocate
         cycle = in_cycle(Finalizer(raises))
         references.append(weakref.ref(cycle, raises))
         del cycle
-        while min(allocated) < 1000 * k: threading.Event().wait(0.001)
-is_over.set()
 for thread in threads: thread.join()
 status = smon_rt.gc.status()
 assert (status.planned, status.unplanned, status.conflicts) == (11, 0, ()), status
@@ -123,6 +122,18 @@ assert status.freed_objects > 10_000 and not any(each() for each in references[:
 gc.callbacks.remove(raises)
 planned.stop()
 assert set(unraisable) == {OverflowError} and len(unraisable) >= 2 * 11 + 20, len(unraisable)
+check_all_is_back()
+
+# A function that fails, and callbacks that somebody empties.
+def saves(step):
+    if step >= 3: raise KeyError(step)
+with smon_rt.gc.plan(2, warmup_steps=0, checkpoint_steps=saves):
+    steps(0, 4)
+    gc.callbacks.clear()
+    steps(4, 9)
+    status = smon_rt.gc.status()
+assert status.planned == 5 and "checkpoint_steps failed" in status.conflicts[0], status
+assert not gc.callbacks
 check_all_is_back()
 
 # Numbers as large, and steps as odd, as they come.

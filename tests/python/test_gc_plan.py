@@ -231,6 +231,8 @@ from smon_rt.gc import planner
 planner.Planner._act = lambda self, step: 1 / 0
 with smon_rt.gc.plan(2, warmup_steps=0):
     steps(0, 9)
+    assert gc.isenabled() and smon_rt.gc.status().state == "stopped", "else nothing would be collected any more"
+    assert "the plan failed" in smon_rt.gc.status().conflicts[-1]
 """
         + _AS_BEFORE
     )

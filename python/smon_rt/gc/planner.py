@@ -1,7 +1,7 @@
 """A plan at work: what happens as each step begins.
 
-Threading: the thread that begins steps; `status` from any. Cost: a step without a collection reads RssAnon once (some
-µs). Nothing here raises into the job: `state.step_begun` catches, and says it once.
+Threading: the thread that begins steps; `status` and `stop` from any. Cost: a step without a collection reads RssAnon
+once (some µs). Nothing here raises into the job: whoever says the steps catches it, says it once, and stops the plan.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from smon_rt._backend import native, say
 from smon_rt._layout import torch_distributed
 from smon_rt._memory import anonymous_bytes
 from smon_rt.environment import LogLevel, whole_number
+from smon_rt.errors import words_of
 from smon_rt.gc import conflicts
 from smon_rt.gc.guard import Guard
 from smon_rt.gc.measuring import Measuring
@@ -168,15 +169,27 @@ class Planner:
         if self._measuring is not None:
             self._measure(self._measuring, step, generation)
         memory_bytes = anonymous_bytes()
-        if self.guard.must_collect(memory_bytes) and generation != 2:
+        if self.guard.must_collect(memory_bytes) and generation != 2 and self.state == "planning":
             self._guarded(step, memory_bytes)
 
     def _planned_at(self, step: int) -> int | None:
-        if self._saves is not None and self._saves(step):
+        if self._is_saved_after(step):
             return 2
         if self._measuring is not None and self._measuring.is_due(step):
             return YOUNG
         return self.schedule.generation_at(step)
+
+    def _is_saved_after(self, step: int) -> bool:
+        if self._saves is None:
+            return False
+        try:
+            return bool(self._saves(step))
+        except Exception as error:  # the job's own function; nothing would be collected any more
+            self._saves = None
+            self.conflict(
+                f"checkpoint_steps failed ({words_of(error)[:100]}): no more full collections before checkpoints"
+            )
+            return False
 
     def _is_held_up(self) -> bool:
         """Not inside a capture: what a collection frees there can break it."""
@@ -187,6 +200,7 @@ class Planner:
 
     def _collect(self, generation: int, origin: str) -> garbage.Collection | None:
         self._last = None
+        garbage.attach("plan")  # somebody may have emptied gc.callbacks
         began_s = time.thread_time()
         with garbage.asked_by(origin):
             gc.collect(generation)
