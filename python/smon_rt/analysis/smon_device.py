@@ -61,7 +61,8 @@ def times_in_order(spans: SpanColumns, waited: Array) -> tuple[Array, Array, Arr
     issued_ns, returned_ns = spans.start_ns[rows], spans.start_ns[rows] + spans.duration_ns[rows]
     is_event = spans.time_source[rows] == WAIT_EVENT
     is_waited_receive = is_event & np.isin(spans.kind[rows], RECVS)
-    begin_ns = order.reached_ns(np.where(is_waited_receive, returned_ns, issued_ns))
+    # Of several waits in a row each began when the computes before had ended: none is for another one.
+    begin_ns = np.where(is_waited_receive, order.computed_ns(returned_ns), order.reached_ns(issued_ns))
     # What the recorder said of the start of an event, it knew better.
     said_ns = np.where(is_event & (start_ns[rows] < end_ns[rows]), start_ns[rows], -_NEVER)
     begin_ns = np.maximum(begin_ns, said_ns)
@@ -79,7 +80,8 @@ def starts_when_free(
 
     Else what it does of one step while the host is ahead in the next one would be a late launch in that. `times_ns` are
     starts and ends of the rank's ops, `of_step` which of `steps` each is of. Of a step whose predecessor was not
-    recorded: from its first compute on, if that started long after its launch, since the device was busy until then.
+    recorded: with its first op, if its first compute started long after its launch and after what the stream waited
+    for, since the device was busy until then.
     """
     start_ns, end_ns = times_ns
     rows = np.flatnonzero(spans.has_device_times)
@@ -96,11 +98,15 @@ def starts_when_free(
 
 
 def _was_busy(spans: SpanColumns, start_ns: Array, steps: Array, of_step: Array) -> Array:
-    """Of each step whether its first compute started long after the host had launched it."""
+    """Of each step whether its first compute started long after its launch, and after what the stream waited for."""
+    order = DeviceOrder.of(spans)
+    was_busy = np.zeros(len(steps), np.bool_)
+    if order is None:
+        return was_busy
     computes = np.flatnonzero(is_device_work(spans.time_source, spans.kind))
     computes = computes[np.lexsort((start_ns[computes], of_step[computes]))]
     found, places = np.unique(of_step[computes], return_index=True)
     firsts = computes[places]
-    was_busy = np.zeros(len(steps), np.bool_)
-    was_busy[found] = start_ns[firsts] - spans.start_ns[firsts] > _LAUNCH_NS
+    # Just before its launch, since it is not behind itself.
+    was_busy[found] = start_ns[firsts] - order.reached_ns(spans.start_ns[firsts] - 1) > _LAUNCH_NS
     return was_busy

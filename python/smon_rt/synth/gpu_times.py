@@ -50,9 +50,10 @@ def with_gpu_times(spec: JobSpec, spans: SpanTable, rank: int, *, is_late: bool)
     start_ns[order], end_ns[order] = launch_ns, launch_ns + _LAUNCH_NS // 2
     is_waited = np.isin(spans.kind, COMMUNICATION) & ~np.isin(spans.kind, SENDS)
     waits = np.flatnonzero(is_waited)
-    device_end_ns[waits], end_ns[waits] = _waits(
-        spans, waits, device_end_ns, start_ns, end_ns, (*_TAIL, *(() if spec.overlap else (_REDUCE,)))
-    )
+    before_ns = np.zeros_like(end_ns)
+    before_ns[order[1:]] = np.minimum(end_ns[order[:-1]], start_ns[order[1:]] - 1)
+    tail = (*_TAIL, *(() if spec.overlap else (_REDUCE,)))
+    device_end_ns[waits], end_ns[waits] = _waits(spans, waits, (device_end_ns, end_ns), before_ns, tail)
     source = np.where(is_waited, _WAIT_EVENT, _GPU_EVENT)
     source[np.isin(spans.kind, (*_HOST_WORK, *SENDS))] = 0
     device_start_ns = np.where(is_waited, np.minimum(start_ns, device_end_ns), device_start_ns)
@@ -91,45 +92,65 @@ def step_times(spans: SpanTable, step_count: int) -> tuple[Column, Column]:
 
 
 def _launches(spans: SpanTable, order: Column, *, is_late: bool) -> Column:
-    """When the host launched the ops in `order`, by step and start: ahead of all, or each when the GPU begins it.
+    """When the host launched the ops in `order`, by step and start: each when the GPU begins it, or ahead of all.
 
-    It cannot be ahead where it has something else to do, either.
+    Where it has something else to do first, as far ahead as that lets it be.
     """
     start_ns, step = spans.start_ns[order], spans.step[order]
-    if is_late or np.isin(spans.kind, _HOST_WORK).any():
-        return np.asarray(start_ns - _START_NS)
+    in_time_ns = start_ns - _START_NS
+    if is_late:
+        return np.asarray(in_time_ns)
     firsts = np.flatnonzero(np.diff(step, prepend=-1))
     counts = np.diff(firsts, append=len(step))
+    paused = spans.take(np.isin(spans.kind, _HOST_WORK))
+    free_ns = np.zeros(int(step.max(initial=0)) + 1, np.int64)
+    np.maximum.at(free_ns, paused.step, paused.start_ns + paused.duration_ns)
+    begin_ns = np.maximum(start_ns[firsts] - (counts + 1) * _LAUNCH_NS, free_ns[step[firsts]])
     number = np.arange(len(step)) - np.repeat(firsts, counts)
-    return np.asarray(np.repeat(start_ns[firsts] - (counts + 1) * _LAUNCH_NS, counts) + number * _LAUNCH_NS)
+    return np.minimum(np.repeat(begin_ns, counts) + number * _LAUNCH_NS, in_time_ns)
 
 
 def _waits(
-    spans: SpanTable,
-    waits: Column,
-    device_end_ns: Column,
-    start_ns: Column,
-    end_ns: Column,
-    tail: tuple[int, ...],
+    spans: SpanTable, waits: Column, ends_ns: tuple[Column, Column], before_ns: Column, tail: tuple[int, ...]
 ) -> tuple[Column, Column]:
     """Ends of communication as the computing stream sees them, and when the host had launched the wait.
 
-    That waits before what needs it: the next pass, for gradients what comes next of the step's `tail`. Before that it
-    ran what came before.
+    `ends_ns` are those of all ops, on the device and of their launches. The stream waits before what needs it: a
+    message's pass, the first one after a gather, for gradients what comes next of the step's `tail`. Until then it runs
+    what comes before that, and the host launches the wait last (`before_ns`).
     """
+    device_end_ns, end_ns = ends_ns
     found_ns, returned_ns = device_end_ns[waits].copy(), end_ns[waits].copy()
-    is_early = np.isin(spans.kind[waits], (*RECVS, KIND_NUMBERS["params_all_gather"]))
-    for chosen, consumers in ((is_early, (*_PASSES, *tail)), (~is_early, tail)):
-        of = np.flatnonzero(chosen)
-        computes = np.flatnonzero(np.isin(spans.kind, consumers))
-        computes = computes[np.argsort(spans.start_ns[computes], kind="stable")]
-        place = np.searchsorted(spans.start_ns[computes], found_ns[of], side="left")
-        of, place = of[place < len(computes)], place[place < len(computes)]
-        consumer = computes[place]
-        passes = np.flatnonzero(np.isin(spans.kind, (*_PASSES, *_TAIL)))
-        passes = passes[np.argsort(spans.start_ns[passes], kind="stable")]
-        before = np.searchsorted(spans.start_ns[passes], spans.start_ns[consumer], side="left") - 1
-        busy_ns = np.where(before >= 0, device_end_ns[passes[np.maximum(before, 0)]], 0)
-        found_ns[of] = np.maximum(found_ns[of], np.minimum(busy_ns, spans.start_ns[consumer]))
-        returned_ns[of] = np.maximum(returned_ns[of], start_ns[consumer] - 1)
+    runs = _by_start(spans, (*_PASSES, *tail))
+    consumer = np.full(len(waits), -1)
+    is_receive = np.isin(spans.kind[waits], RECVS)
+    is_gather = spans.kind[waits] == KIND_NUMBERS["params_all_gather"]
+    for chosen, consumers in ((is_gather, runs), (~is_gather & ~is_receive, _by_start(spans, tail))):
+        place = np.searchsorted(spans.start_ns[consumers], found_ns, side="left")
+        of = np.flatnonzero(chosen & (place < len(consumers)))
+        consumer[of] = consumers[place[of]]
+    consumer[is_receive] = _passes_of(spans, waits[is_receive])
+    of, consumer = np.flatnonzero(consumer >= 0), consumer[consumer >= 0]
+    before = np.searchsorted(spans.start_ns[runs], spans.start_ns[consumer], side="left") - 1
+    busy_ns = np.where(before >= 0, device_end_ns[runs[np.maximum(before, 0)]], 0)
+    found_ns[of] = np.maximum(found_ns[of], np.minimum(busy_ns, spans.start_ns[consumer]))
+    returned_ns[of] = np.maximum(returned_ns[of], before_ns[consumer])
     return found_ns, returned_ns
+
+
+def _passes_of(spans: SpanTable, receives: Column) -> Column:
+    """The forward or backward that each receive is for; -1 where it was dropped."""
+
+    def keys(rows: Column) -> list[tuple[int, ...]]:
+        is_forward = np.isin(spans.kind[rows], (_PASSES[0], RECVS[0]))
+        columns = (spans.step[rows], is_forward, spans.chunk[rows], spans.microbatch[rows])
+        return list(zip(*(column.tolist() for column in columns), strict=True))
+
+    passes = np.flatnonzero(np.isin(spans.kind, _PASSES))
+    row_of = dict(zip(keys(passes), passes.tolist(), strict=True))
+    return np.array([row_of.get(key, -1) for key in keys(receives)], np.int64)
+
+
+def _by_start(spans: SpanTable, kinds: tuple[int, ...]) -> Column:
+    rows = np.flatnonzero(np.isin(spans.kind, kinds))
+    return np.asarray(rows[np.argsort(spans.start_ns[rows], kind="stable")])

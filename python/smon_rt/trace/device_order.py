@@ -52,12 +52,17 @@ class DeviceOrder:
         Not before the launch, the end of what was launched or waited for by then, or the start of what was being
         launched.
         """
+        # A wait is not behind itself.
+        host_ns, latest_ns = self.awaited
+        waited_ns = latest_ns[np.searchsorted(host_ns, time_ns, side="left")]
+        return np.asarray(np.maximum(self.computed_ns(time_ns), waited_ns))
+
+    def computed_ns(self, time_ns: Array) -> Array:
+        """The same, but for what the stream waited for before."""
         found_ns = time_ns
         for host_ns, latest_ns in (self.launched, self.returned):
             found_ns = np.maximum(found_ns, latest_ns[np.searchsorted(host_ns, time_ns, side="right")])
-        # A wait is not behind itself.
-        host_ns, latest_ns = self.awaited
-        return np.asarray(np.maximum(found_ns, latest_ns[np.searchsorted(host_ns, time_ns, side="left")]))
+        return np.asarray(found_ns)
 
 
 def is_device_work(time_source: Array, kind: Array) -> Array:
