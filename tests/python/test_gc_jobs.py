@@ -364,6 +364,27 @@ def test_steps_that_nobody_says_are_those_of_the_optimizer_or_of_the_recording(t
         assert [words[:12] for words in status.conflicts] == ["objects were"], status
         smon_rt.gc.stop()
         assert gc.isenabled() and gc.get_freeze_count() > 0
+        # Whoever stops the plan inside torch's own hooks leaves that step of the optimizer whole.
+        class Stops:
+            def __del__(self): smon_rt.gc.stop()
+        smon_rt.gc.plan(3, warmup_steps=1)
+        another = sys.modules["torch.optim.optimizer"].register_optimizer_step_post_hook(lambda *_: None)
+        train(4)
+        stops = Stops()
+        stops.me = stops
+        del stops
+        train(4)
+        assert gc.isenabled() and smon_rt.gc.status().state == "stopped"
+        # And so does whoever begins to say the steps there.
+        smon_rt.gc.plan(3, warmup_steps=1)
+        says = optimizer.register_step_post_hook(lambda *_: smon_rt.step(100).__enter__())
+        train(2)
+        assert smon_rt.gc.status().state == "planning" and smon_rt.gc.status().first_step == 100
+        smon_rt.gc.stop()
+        says.remove()
+        another.remove()
+        from smon_rt.integrations import state
+        state.switch.is_stepped_by_script = False
         start()
         smon_rt.gc.plan(3, warmup_steps=1)
         train(10)
