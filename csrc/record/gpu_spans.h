@@ -37,6 +37,7 @@ inline constexpr std::uint32_t kGpuKinds =
 class GpuSpans {
  public:
   static constexpr std::int64_t kShareWithinNs = 5'000;
+  static constexpr std::uint32_t kMaxStreams = 127;  // over all threads: a number has 7 bits
 
   GpuSpans(GpuTimer& timer, const ArenaHeader& header, std::span<ThreadRecord> threads, Interner& interner);
 
@@ -66,6 +67,9 @@ class GpuSpans {
   void release(EventSlot event) noexcept { timer_.release(event); }
   GpuTimer& timer() noexcept { return timer_; }
 
+  /// Whether a thread was seen in a context: there may be spans with events.
+  bool has_streams() const noexcept { return stream_count_.load(std::memory_order_relaxed) != 0; }
+
   /// Makes what was asked for since the last time.
   void serve();
 
@@ -86,8 +90,6 @@ class GpuSpans {
     GpuStream stream = 0;
     std::uint16_t track_id = kNoId;
   };
-  static constexpr std::uint32_t kMaxStreams = 256;
-
   /// A thread's own.
   struct alignas(kCacheLineBytes) Thread {
     std::uint32_t last_stream = 0;  // most often the next one's, too
@@ -114,5 +116,18 @@ class GpuSpans {
   std::uint32_t passes_ = 0;
   bool has_said_refused_ = false;
 };
+
+/// While a span of the GPU is open, its word of the device's end has the number of its stream in 7 bits, and above them
+/// the event of Recorder::mark_end(), if there was one.
+constexpr std::uint64_t open_end_word(std::uint32_t stream, EventSlot marked) {
+  return static_cast<std::uint64_t>(marked) << 7 | stream;
+}
+constexpr std::uint32_t stream_of(std::uint64_t word) {
+  return static_cast<std::uint32_t>(word & 0x7f);
+}
+constexpr EventSlot marked_event(std::uint64_t word) {
+  return static_cast<EventSlot>(word >> 7);
+}
+static_assert(stream_of(open_end_word(GpuSpans::kMaxStreams, 5)) == GpuSpans::kMaxStreams);
 
 }  // namespace smon_rt

@@ -10,7 +10,7 @@ namespace smon_rt {
 using GpuContext = std::uint64_t;
 using GpuStream = std::uint64_t;
 
-/// A recorded event; what a span carries in device_start and device_end until it is resolved. 0: none.
+/// A recorded event; what a span carries in device_start and device_end until it is resolved. 0: none. Below 2^56.
 using EventSlot = std::int64_t;
 inline constexpr EventSlot kNoEvent = 0;
 

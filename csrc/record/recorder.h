@@ -76,6 +76,9 @@ struct RecorderOptions {
 /// The hot path: spans begin and end here, in any thread of a training process, and lie in rings of the arena until the
 /// drain thread takes them.
 ///
+/// With a GPU, spans of kGpuKinds in sampled steps also have an event at each end, on the stream that computes, and so
+/// has what end_at() ends with TimeSource::kWaitEvent, after a wait. They take the long way through begin and end.
+///
 /// begin() takes a slot of the calling thread's table, where the span is visible to whoever asks what hangs; end(), on
 /// any thread, takes it out and, if its step is sampled, pushes it to the ring of the thread that ends it.
 ///
@@ -118,6 +121,9 @@ class Recorder {
     if (source == TimeSource::kWaitEvent) return end_on_gpu(token, flags, ticks, source);
     end_any(token, flags, ticks, source);
   }
+  /// Where an open span may turn out to have ended: the ticks for end_at(), and on a GPU the place in the stream, which
+  /// an end at those ticks then takes. Not while another thread ends the span.
+  std::int64_t mark_end(Token token) noexcept;
   /// Adds the ids that are set (and flags) to an open span. A communicator that becomes known here counts its sequence
   /// now. Not while another thread ends the span.
   void annotate(Token token, const SpanIds& ids) noexcept;

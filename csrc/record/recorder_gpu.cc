@@ -3,6 +3,8 @@
 // The host's ticks are always read before the event is recorded: the event is not earlier, which is what the clock map
 // starts from. A boundary that two spans share is the exception, by GpuSpans::kShareWithinNs.
 
+#include <utility>
+
 #include "record/open_slot.h"
 #include "record/recorder.h"
 
@@ -30,20 +32,23 @@ Token Recorder::begin_on_gpu(ThreadSlots& thread, const OpenWords& words) noexce
 GpuSpans::Boundary Recorder::add_events(OpenSlot& slot, ThreadSlots* thread, TimeSource source, bool is_late,
                                         SpanWords& words) noexcept {
   const auto begun = static_cast<EventSlot>(load_word<std::memory_order_acquire>(slot.span, span_word::kDeviceStart));
-  const auto stream =
-      static_cast<std::uint32_t>(load_word<std::memory_order_acquire>(slot.span, span_word::kDeviceEnd));
+  const std::uint64_t open_end = load_word<std::memory_order_acquire>(slot.span, span_word::kDeviceEnd);
+  EventSlot marked = marked_event(open_end);
   // The next span of this slot may be the host's alone.
   store_word<std::memory_order_relaxed>(slot.span, span_word::kDeviceStart, 0);
   store_word<std::memory_order_relaxed>(slot.span, span_word::kDeviceEnd, 0);
   if (source == TimeSource::kWaitEvent) source = TimeSource::kWaitReturn;
   GpuSpans::Boundary ended;
   if (gpu_spans_ != nullptr && is_late) {
-    gpu_spans_->count_host_only();  // an event now would count what the stream was given since
+    ended.event = std::exchange(marked, kNoEvent);
+    // An event now would count what the stream was given since.
+    if (ended.event == kNoEvent) gpu_spans_->count_host_only();
   } else if (gpu_spans_ != nullptr && begun != kNoEvent) {
-    ended = gpu_spans_->end(stream);
+    ended = gpu_spans_->end(stream_of(open_end));
   } else if (gpu_spans_ != nullptr && thread != nullptr) {
     ended = gpu_spans_->wait(thread->index);
   }
+  if (gpu_spans_ != nullptr && marked != kNoEvent) gpu_spans_->release(marked);
   if (ended.event == kNoEvent) {
     if (begun != kNoEvent && gpu_spans_ != nullptr) gpu_spans_->release(begun);
   } else {
@@ -55,7 +60,25 @@ GpuSpans::Boundary Recorder::add_events(OpenSlot& slot, ThreadSlots* thread, Tim
     }
   }
   words[span_word::kStepKindFlags] |= pack_time_source(source) | std::uint64_t{ended.flags} << span_word::kFlagsShift;
+  if (is_late) ended.event = kNoEvent;  // no boundary of what begins now
   return ended;
+}
+
+std::int64_t Recorder::mark_end(Token token) noexcept {
+  const std::int64_t now_ticks = clock_.ticks();
+  if ((token & kOnGpu) == 0 || gpu_spans_ == nullptr || !is_recording()) return now_ticks;
+  ThreadSlots* owner;
+  OpenSlot* slot = slot_of(token, &owner);
+  // acquire: pairs with the release that opened the slot.
+  if (slot == nullptr || slot->state.load(std::memory_order_acquire) != static_cast<std::uint32_t>(token)) {
+    return now_ticks;
+  }
+  const std::uint64_t word = load_word<std::memory_order_acquire>(slot->span, span_word::kDeviceEnd);
+  if (stream_of(word) == 0) return now_ticks;
+  const EventSlot event = gpu_spans_->end(stream_of(word)).event;
+  store_word<std::memory_order_release>(slot->span, span_word::kDeviceEnd, open_end_word(stream_of(word), event));
+  gpu_spans_->release(marked_event(word));
+  return now_ticks;
 }
 
 void Recorder::release_events(const SpanWords& words) noexcept {

@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "base/process_state.h"
+#include "record/gpu_spans.h"
 #include "record/open_slot.h"
 
 namespace smon_rt {
@@ -87,13 +88,15 @@ ThreadSlots* keep(Block block) {
 
 namespace {
 
-/// The event at which an open span began on a GPU.
-void release_event(OpenSlot& slot, GpuTimer& timer) noexcept {
-  const std::uint64_t event = load_word<std::memory_order_relaxed>(slot.span, span_word::kDeviceStart);
-  if (event == 0) return;
+/// What an open span has of a GPU.
+void release_events(OpenSlot& slot, GpuTimer& timer) noexcept {
+  const std::uint64_t begun = load_word<std::memory_order_relaxed>(slot.span, span_word::kDeviceStart);
+  if (begun == 0) return;
+  const std::uint64_t open_end = load_word<std::memory_order_relaxed>(slot.span, span_word::kDeviceEnd);
   store_word<std::memory_order_relaxed>(slot.span, span_word::kDeviceStart, 0);
   store_word<std::memory_order_relaxed>(slot.span, span_word::kDeviceEnd, 0);
-  timer.release(static_cast<EventSlot>(event));
+  timer.release(static_cast<EventSlot>(begun));
+  timer.release(marked_event(open_end));
 }
 
 }  // namespace
@@ -155,7 +158,7 @@ std::uint32_t ThreadSlots::reclaim_kinds(std::uint32_t step, std::uint32_t allow
                                             std::memory_order_acquire, std::memory_order_relaxed)) {
       continue;
     }
-    if (timer != nullptr) release_event(slot, *timer);
+    if (timer != nullptr) release_events(slot, *timer);
     slot.state.store(free_state, std::memory_order_release);  // pairs with the acquire of readers that copy the slot
     ++kinds[kind];
     ++reclaimed;

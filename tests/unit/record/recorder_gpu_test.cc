@@ -59,7 +59,7 @@ class RecorderOnGpu : public ::testing::Test {
   std::uint64_t host_only() { return recorder_->gpu_spans()->host_only_spans(); }
 
   CountingClock clock_;
-  FakeGpuTimer timer_;
+  FakeGpuTimer timer_{128};
   std::unique_ptr<Recorder> recorder_;
   std::unique_ptr<RingReader> rings_;
 };
@@ -242,10 +242,10 @@ TEST_F(RecorderOnGpu, SpansThatAreGivenUpGiveTheirEventsBack) {
   for (std::int64_t step = 0; recorder_->header().more_losses.reclaimed_spans == 0; ++step) {
     ASSERT_LT(step, 100);
     recorder_->step_begin(step);
-    recorder_->begin(Kind::kForwardCompute);
+    recorder_->mark_end(recorder_->begin(Kind::kForwardCompute));
   }
   const auto given_up = static_cast<std::size_t>(recorder_->header().more_losses.reclaimed_spans.load());
-  EXPECT_EQ(timer_.used_count() + given_up, 33u) << "one event for each span that was begun";
+  EXPECT_EQ(timer_.used_count() + 2 * given_up, 66u) << "two events for each span that was begun";
 }
 
 TEST_F(RecorderOnGpu, AnEndInAnotherContextIsNone) {
@@ -279,6 +279,40 @@ TEST_F(RecorderOnGpu, AnEndThatWasNoticedLateHasNoEvent) {
   clock_.advance(1000);
   recorder_->end_at(token, ended, TimeSource::kHost, 0);
   expect_host_only(rings_->take().at(0));
+  EXPECT_EQ(timer_.used_count(), 0u);
+}
+
+TEST_F(RecorderOnGpu, AnEndAtAMarkHasTheEventOfThen) {
+  const Token token = recorder_->begin(Kind::kBackwardCompute);
+  timer_.set_device_time(300);
+  recorder_->mark_end(token);
+  timer_.set_device_time(400);
+  const std::int64_t ended = recorder_->mark_end(token);
+  timer_.set_device_time(900);
+  clock_.advance(1000);
+  recorder_->end_at(token, ended, TimeSource::kHost, 0);
+  span(Kind::kOptimizer);
+  const auto spans = rings_->take();
+  ASSERT_EQ(spans.size(), 2u);
+  EXPECT_EQ(spans[0].time_source, TimeSource::kGpuEvent);
+  EXPECT_EQ(spans[0].end, ended);
+  EXPECT_EQ(device_duration_ns(spans[0]), 400) << "the last mark";
+  EXPECT_NE(spans[1].device_start, spans[0].device_end);
+  release(spans[0]);
+  release(spans[1]);
+  EXPECT_EQ(timer_.used_count(), 0u);
+}
+
+TEST_F(RecorderOnGpu, AMarkThatWasNotTheEndIsGivenBack) {
+  const Token token = recorder_->begin(Kind::kForwardCompute);
+  recorder_->mark_end(token);
+  timer_.set_device_time(900);
+  recorder_->end(token);
+  const Span span = rings_->take().at(0);
+  EXPECT_EQ(device_duration_ns(span), 900);
+  EXPECT_GT(recorder_->mark_end(token), span.end) << "of a span that has ended only the time";
+  EXPECT_GT(recorder_->mark_end(0), span.end);
+  release(span);
   EXPECT_EQ(timer_.used_count(), 0u);
 }
 
