@@ -231,24 +231,28 @@ def _step_begun(step: int) -> None:
     if _Active.optimizer_steps is not None:  # somebody says the steps
         _Active.optimizer_steps.detach()
         _Active.optimizer_steps = None
-    _begin_step(planner, step)
+    try:
+        planner.step_begun(step)
+    except Exception as error:
+        _failed(planner, error)
 
 
 def _own_step(step: int) -> None:
     """A step that nobody else counts."""
     planner = _Active.planner
-    if planner is not None:
-        _begin_step(planner, step)
-
-
-def _begin_step(planner: Planner, step: int) -> None:
-    """A plan that fails would collect nothing any more: it ends."""
+    if planner is None:
+        return
     try:
         planner.step_begun(step)
     except Exception as error:
-        state.failed("gc_plan", error)
-        planner.conflict("the plan failed and has stopped")
-        stop()
+        _failed(planner, error)
+
+
+def _failed(planner: Planner, error: Exception) -> None:
+    """It would collect nothing any more."""
+    state.failed("gc_plan", error)
+    planner.conflict("the plan failed and has stopped")
+    stop()
 
 
 def _recording_stops() -> None:

@@ -173,17 +173,15 @@ class Planner:
             self._guarded(step, memory_bytes)
 
     def _planned_at(self, step: int) -> int | None:
-        if self._is_saved_after(step):
+        if self._saves is not None and self._is_saved_after(self._saves, step):
             return 2
         if self._measuring is not None and self._measuring.is_due(step):
             return YOUNG
         return self.schedule.generation_at(step)
 
-    def _is_saved_after(self, step: int) -> bool:
-        if self._saves is None:
-            return False
+    def _is_saved_after(self, saves: Callable[[int], bool], step: int) -> bool:
         try:
-            return bool(self._saves(step))
+            return bool(saves(step))
         except Exception as error:  # the job's own function; nothing would be collected any more
             self._saves = None
             self.conflict(
