@@ -7,10 +7,25 @@ import dataclasses
 import pytest
 
 from smon_rt.gc import guard as guard_module
+from smon_rt.gc import measuring as measuring_module
+from smon_rt.gc import schedule as schedule_module
 from smon_rt.gc.guard import Guard
 from smon_rt.gc.measuring import Measuring
 from smon_rt.gc.schedule import MEASURED_STEPS, Measured, Schedule, halved, must_repick, pick, young_generation
 from smon_rt.integrations.garbage import Collection
+
+
+@pytest.fixture(autouse=True)
+def _has_generations(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As of Pythons that have them; a free-threaded one is asked for in its own test."""
+    for module in (schedule_module, measuring_module):
+        monkeypatch.setattr(module, "HAS_FULL_ONLY", False)
+
+
+def test_without_generations_each_collection_is_a_full_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(schedule_module, "HAS_FULL_ONLY", True)
+    slow = pick(Measured(0.1, 1e3, 1e4, 0.001, 0.5, 8e9), 0)
+    assert (slow.interval_steps, slow.full_every, slow.why) == (25, 1, "bound by the pause")
 
 
 def test_the_interval_is_bound_by_what_is_scarce() -> None:

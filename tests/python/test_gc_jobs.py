@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from smon_rt.analysis import analyze
-from smon_rt.gc.schedule import MEASURED_STEPS
+from smon_rt.gc.schedule import MEASURED_STEPS, YOUNG
 from smon_rt.trace import read_file
 from smon_rt.trace.garbage import collections
 from smon_rt.trace.kinds import KIND_NUMBERS
@@ -122,7 +122,7 @@ def test_one_line_makes_every_kind_of_script_collect_at_the_same_steps(torch_job
     for name in ("plain", "ddp", "gpipe", "1f1b"):
         traces = traces_in(folder_of(torch_job, name))
         assert [trace.rank for trace in traces] == list(range(RANKS)), name
-        expected = [(2, 2), (3, 1), (6, 2), (9, 1), (12, 2)]
+        expected = [(2, 2), (3, YOUNG), (6, 2), (9, YOUNG), (12, 2)]
         for trace in traces:
             assert steps_of(trace, "planned") == expected, (name, trace.rank)
             spans = [span for span in gc_spans(trace) if span[0] >= 2]
@@ -332,7 +332,7 @@ def test_ranks_agree_on_a_measured_interval(torch_job: TorchJob) -> None:
     first, second = torch_job.traces()
     planned = steps_of(first, "planned")
     assert planned == steps_of(second, "planned")
-    assert planned[:3] == [(2, 2), (2 + MEASURED_STEPS, 1), (2 + MEASURED_STEPS, 2)]
+    assert planned[:3] == [(2, 2), (2 + MEASURED_STEPS, YOUNG), (2 + MEASURED_STEPS, 2)]
     assert (steps_of(first, "guard"), steps_of(second, "guard")) == ([], [(100, 2)])
     plans = [trace.identity.environment["gc_plan"] for trace in (first, second)]
     assert plans[0] == plans[1]
@@ -392,4 +392,4 @@ def test_steps_that_nobody_says_are_those_of_the_optimizer_or_of_the_recording(t
         """
     )
     (trace,) = torch_job.traces()
-    assert steps_of(trace, "planned")[:4] == [(1, 2), (3, 1), (6, 1), (9, 1)]
+    assert steps_of(trace, "planned")[:4] == [(1, 2), (3, YOUNG), (6, YOUNG), (9, YOUNG)]

@@ -193,7 +193,8 @@ def status() -> PlanStatus:
 def _options(
     interval: Any, full_every: Any, warmup_steps: Any, memory_limit_bytes: Any, checkpoint_steps: Any
 ) -> Options:
-    every = 1 if HAS_FULL_ONLY else _in_range("full_every", full_every, 1)
+    every = _in_range("full_every", full_every, 1)
+    every = 1 if HAS_FULL_ONLY else every
     is_measured = isinstance(interval, str) and interval == "auto"  # an array would compare by element
     fixed = None if is_measured else Schedule(_in_range("interval", interval, 1, 'or "auto"'), every)
     saves: Callable[[int], bool] | None = checkpoint_steps if callable(checkpoint_steps) else None

@@ -20,7 +20,7 @@ from smon_rt.gc import conflicts
 from smon_rt.gc.guard import Guard
 from smon_rt.gc.measuring import Measuring
 from smon_rt.gc.publishing import Channel
-from smon_rt.gc.schedule import DEFAULT, YOUNG, Schedule, halved, pick
+from smon_rt.gc.schedule import DEFAULT, HAS_FULL_ONLY, YOUNG, Schedule, halved, pick
 from smon_rt.integrations import garbage
 
 __all__ = ["Options", "Planner"]
@@ -30,8 +30,9 @@ _MOST_CONFLICTS = 20
 _MARGIN_POLLS = 3
 #: 3.12 freezes some hundred objects of its own as it starts.
 _FROZEN_BY_PYTHON = 5_000
-#: A full collection that takes so much longer than the one before has found what was frozen.
-_THAWED_RATIO, _THAWED_S = 5, 0.01
+#: A full collection that takes so much longer than the one before has found what was frozen. A free-threaded build goes
+#: past what is frozen, too.
+_THAWED_RATIO, _THAWED_S = 1.8 if HAS_FULL_ONLY else 5.0, 0.01
 
 
 @dataclass(frozen=True)
