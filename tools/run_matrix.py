@@ -25,7 +25,7 @@ PYTHONS = ("3.10", "3.12", "3.13", "3.13t", "3.14", "3.14t")
 #: The last whose process groups take no hooks is between this and 2.15.
 TORCHES = ("torch-2.6.0",)
 TOOLS = ("pytest>=8", "hypothesis>=6.100", "setuptools>=68", "wheel", "pybind11>=2.13", "cmake>=3.24", "ninja")
-RECORDER_TESTS = ("test_recording_*.py", "test_trace_*.py", "test_gc_plan.py", "test_info.py", "test_closing_line.py")
+RECORDER_TESTS = ("test_recording_*.py", "test_trace_*.py", "test_gc_*.py", "test_info.py", "test_closing_line.py")
 TORCH_TESTS = ("test_torch_*.py", "test_integrations.py", "test_pipelining_hooks.py")
 COMMAND_LIMIT_S = 3600
 

@@ -108,6 +108,10 @@ def test_the_guard_has_a_limit_by_itself(monkeypatch: pytest.MonkeyPatch) -> Non
     assert (guard.limit_bytes, guard.headroom_bytes(1500)) == (2000, 500)
     assert [guard.must_collect(memory) for memory in (1100, 1500, 1590)] == [False, False, False]
     assert guard.must_collect(1600), "one more step like the largest would reach it"
+    low = Guard(1)
+    assert low.must_collect(1_000)
+    assert not low.collected(1_000, 1_000)
+    assert [low.must_collect(memory) for memory in (1_000, 1_019, 1_020)] == [False, False, True], "not in every step"
     monkeypatch.setattr(guard_module, "available_bytes", lambda: None)
     unknown = Guard(None)
     unknown.set_out(1000)

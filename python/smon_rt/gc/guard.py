@@ -51,9 +51,9 @@ class Guard:
         """It did. Returns whether that has helped."""
         self._last_bytes = after_bytes
         self._largest_growth = 0
-        limit = self.limit_bytes or 0
-        has_helped = before_bytes - after_bytes > _NEXT_RATIO * limit
-        self._not_below = 0 if has_helped else after_bytes + int(_NEXT_RATIO * limit)
+        least = int(_NEXT_RATIO * max(self.limit_bytes or 0, after_bytes))  # a limit may be far below what is there
+        has_helped = before_bytes - after_bytes > least
+        self._not_below = 0 if has_helped else after_bytes + least
         return has_helped
 
     def headroom_bytes(self, memory_bytes: int) -> float:
