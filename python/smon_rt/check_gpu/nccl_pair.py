@@ -40,8 +40,6 @@ def run() -> Finding:
     with tempfile.TemporaryDirectory(prefix="smon-check-") as name:
         folder = Path(name)
         environment = child_environment(os.environ, **ENVIRONMENT)
-        # A plug-in that a shell of the user names would take the place of ours.
-        environment.pop("NCCL_PROFILER_PLUGIN", None)
         command = [sys.executable, "-m", "smon_rt.check_gpu.nccl_rank", str(folder)]
         ranks = [
             subprocess.Popen([*command, str(rank)], env={**environment, "NCCL_HOSTID": f"check-{rank}"}, cwd=folder)

@@ -109,7 +109,8 @@ def _facts(function: str) -> dict[str, Any]:
     answer, ended = ask(function, _FACTS_DEADLINE_S)
     if "facts" in answer:
         return dict(answer["facts"])
-    return {"reason": answer.get("error") or f"asking for it went wrong: the process {ended.words}"}
+    what = function.rpartition("_")[2]
+    return {"reason": f"asking about the {what} went wrong: {answer.get('error') or f'the process: {ended.words}'}"}
 
 
 def ask(function: str, deadline_s: float, **environment: str) -> tuple[dict[str, Any], Ended]:
