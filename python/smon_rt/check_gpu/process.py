@@ -15,8 +15,8 @@ __all__ = ["Ended", "child_environment", "run_process"]
 
 _LOOK_S = 0.01
 _MOST_SAID = 2000  # characters: the last lines of what a process wrote
-#: Names of variables that would make a check record other than it means to: those of a job, and a plug-in of NCCL's that
-#: would take the place of ours. SMON_RT_LOG stays.
+#: Names of variables that would make a check record other than it means to: those of a job, and of a plug-in of NCCL's
+#: that would take the place of ours. SMON_RT_LOG stays.
 _CLEARED = frozenset(
     {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "NCCL_PROFILER_PLUGIN"}
 )
