@@ -7,6 +7,7 @@
 #include <cstring>
 #include <utility>
 
+#include "api/gpu.h"
 #include "api/version.h"
 #include "base/log.h"
 
@@ -106,7 +107,9 @@ smon_result Runtime::start_locked(const smon_config& config, const Environment& 
   if (is_still_stopping()) {
     return fail_locked(SMON_UNAVAILABLE, "the file system has not yet answered the last stop: try again later");
   }
-  auto session = Session::start(session_options(config, environment));
+  SessionOptions options = session_options(config, environment);
+  options.gpu_timer = gpu_timer();
+  auto session = Session::start(options);
   if (!session) return fail_locked(SMON_UNAVAILABLE, session.error().message);
   session_ = std::move(*session);
   is_paused_ = false;
@@ -120,6 +123,15 @@ smon_result Runtime::start_locked(const smon_config& config, const Environment& 
   session_->recorder().resume();
   set_nccl_depth(true);
   return SMON_OK;
+}
+
+GpuTimer* Runtime::gpu_timer() {
+  if (!std::exchange(has_looked_for_gpu_, true)) {
+    std::string reason;
+    gpu_timer_ = find_gpu_timer(reason);
+    if (gpu_timer_ == nullptr) log(LogLevel::kInfo, reason + "; spans have host times only");
+  }
+  return gpu_timer_.get();
 }
 
 SessionOptions Runtime::session_options(const smon_config& config, const Environment& environment) const {

@@ -17,6 +17,7 @@
 #include "base/process_state.h"
 #include "base/result.h"
 #include "cuda/nccl_profiler.h"
+#include "record/gpu_timer.h"
 #include "record/recorder.h"
 
 namespace smon_rt {
@@ -73,6 +74,7 @@ class Runtime {
   SessionOptions session_options(const smon_config& config, const Environment& environment) const;
   void apply_facts(TraceIdentity& identity) const;
   bool is_still_stopping();
+  GpuTimer* gpu_timer();
   void set_nccl_depth(bool is_recording_now);
   void add_nccl_status(smon_status& status) const;
 
@@ -89,6 +91,8 @@ class Runtime {
   std::atomic<Session*> running_{nullptr};  // taken by whoever stops it: stop() or the exit handler
   std::vector<Recorder*> retired_;          // closed, and kept: a thread of the job may still be inside one
   bool is_paused_ = false;
+  std::unique_ptr<GpuTimer> gpu_timer_;  // of all sessions: what it makes stays with the GPU's contexts
+  bool has_looked_for_gpu_ = false;
   TraceLayout layout_;
   std::map<std::string, std::string, std::less<>> facts_;
   smon_status last_status_{};  // of the last session

@@ -90,6 +90,7 @@ Result<std::unique_ptr<Session>> Session::start(const SessionOptions& options) {
 
 Result<void> Session::set_up(const SessionOptions& options) {
   trace_dir_ = absolute(options.trace_dir);
+  if (options.gpu_timer != nullptr) gpu_timer_ = options.gpu_timer;
   identity_ = options.identity;
   identity_.pid = ::getpid();
   identity_.host = host_name();
@@ -153,7 +154,7 @@ Result<void> Session::make_recorder(const SessionOptions& options) {
 }
 
 Result<void> Session::start_threads() {
-  drain_ = std::make_unique<Drain>(*recorder_, *sink_, gpu_timer_);
+  drain_ = std::make_unique<Drain>(*recorder_, *sink_, *gpu_timer_);
   watchdog_ = std::make_unique<Watchdog>(recorder_->header());
   ReporterOptions reporter_options;
   if (sink_->file().error().empty()) reporter_options.directory = trace_dir_;  // else it would only fail, too

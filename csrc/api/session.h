@@ -24,6 +24,7 @@ struct SessionOptions {
   std::int32_t attempt = -1;  // -1: the first that has no file yet
   std::uint64_t max_file_bytes = std::uint64_t{1} << 30;
   SamplingOptions sampling;
+  GpuTimer* gpu_timer = nullptr;  // nullptr: spans have host times only; else it lives as long as the process
   // run_id, rank, world_size, local_rank, layout and facts are taken from here; the rest is filled in.
   TraceIdentity identity;
 };
@@ -74,7 +75,8 @@ class Session {
   std::string trace_dir_;
   TraceIdentity identity_;
   std::string warning_;
-  NullGpuTimer gpu_timer_;
+  NullGpuTimer no_gpu_;
+  GpuTimer* gpu_timer_ = &no_gpu_;
   Recorder* recorder_ = nullptr;  // outlives the session: a thread of the job may be inside it whenever it is closed
   std::unique_ptr<TraceSink> sink_;
   std::unique_ptr<Drain> drain_;

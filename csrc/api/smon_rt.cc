@@ -17,6 +17,8 @@ namespace smon_rt {
 namespace {
 
 static_assert(SMON_KIND_COUNT == kKindCount && SMON_USER == static_cast<int>(Kind::kUser));
+static_assert(SMON_TIME_WAIT_EVENT == static_cast<int>(TimeSource::kWaitEvent));
+static_assert(SMON_TIME_WAIT_RETURN == static_cast<int>(TimeSource::kWaitReturn));
 static_assert(SMON_FORWARD_SEND == static_cast<int>(Kind::kForwardSend));
 static_assert(SMON_OPTIMIZER == static_cast<int>(Kind::kOptimizer));
 // The hot path takes the caller's structure as it is.
@@ -172,8 +174,14 @@ void smon_abort(smon_token token) {
 void smon_end_at(smon_token token, int64_t ticks, smon_time_source source, uint16_t flags) {
   if (token == 0) return;
   // Any other number comes from a caller that knows more sources than we do: the host's clock is what it went by.
-  const auto known = source == SMON_TIME_WAIT_RETURN ? smon_rt::TimeSource::kWaitReturn : smon_rt::TimeSource::kHost;
+  const bool is_known = source == SMON_TIME_WAIT_RETURN || source == SMON_TIME_WAIT_EVENT;
+  const auto known = is_known ? static_cast<smon_rt::TimeSource>(source) : smon_rt::TimeSource::kHost;
   if (Recorder* recorder = Runtime::recorder()) recorder->end_at(token, ticks, known, flags);
+}
+
+int64_t smon_mark_end(smon_token token) {
+  Recorder* recorder = token == 0 ? nullptr : Runtime::recorder();
+  return recorder != nullptr ? recorder->mark_end(token) : smon_ticks();
 }
 
 int64_t smon_ticks(void) {

@@ -63,8 +63,15 @@ typedef enum smon_kind {
   SMON_KIND_COUNT = 25
 } smon_kind;
 
-/* What the end of a span was seen with: those of format/span.h that a caller can know. */
-typedef enum smon_time_source { SMON_TIME_HOST = 0, SMON_TIME_WAIT_RETURN = 4 } smon_time_source;
+/* What the end of a span was seen with: those of format/span.h that a caller can know. Times of the GPU are taken by
+ * themselves in sampled steps, where the process has one and the thread a context: at both ends of forward_compute,
+ * backward_compute, forward_backward_combined, eval, optimizer and optimizer_clip_main_grad. */
+typedef enum smon_time_source {
+  SMON_TIME_HOST = 0,
+  SMON_TIME_WAIT_EVENT = 2, /* the stream that the thread launches into waits for it: the end is where the GPU has come
+                               to this point of the stream, known once it has. Without a GPU: SMON_TIME_WAIT_RETURN */
+  SMON_TIME_WAIT_RETURN = 4
+} smon_time_source;
 
 /* Which coordinates this process has; -1 or 0 where not known (coordinates, sizes). */
 typedef struct smon_layout {
@@ -154,6 +161,10 @@ SMON_API void smon_abort(smon_token token);
 /* As smon_end, for a span whose end was noticed late or is known from a wait: it ended at `ticks` of smon_ticks (0, or
  * a time that is still to come: now), as smon_time_source says, with these further bits of span_flag. */
 SMON_API void smon_end_at(smon_token token, int64_t ticks, smon_time_source source, uint16_t flags);
+/* Where an open span may turn out to have ended: gives the ticks of now, which smon_end_at takes once that is sure. Of
+ * a span with times of the GPU the place in its stream is kept with them. Not while another thread ends the span; of
+ * any other token only the ticks. */
+SMON_API int64_t smon_mark_end(smon_token token);
 /* The clock of spans, now. */
 SMON_API int64_t smon_ticks(void);
 /* Adds what became known after the span began: communicator, peer, bytes. Only fields that are set. */

@@ -32,7 +32,7 @@ PyObject* end_forward(PyObject*, PyObject*) {
 }
 
 PyObject* forward_returned(PyObject*, PyObject*) {
-  t_thread.forward_end_ticks = smon_ticks();
+  t_thread.forward_end_ticks = smon_mark_end(t_thread.forward);
   Py_RETURN_NONE;
 }
 
@@ -55,9 +55,17 @@ PyObject* close_forward_call(PyObject*, PyObject* object) {
 // When the autograd engine had computed all: ticks, 0 if nobody has noticed. Of the process, as the engine's threads
 // are.
 std::atomic<std::int64_t> g_backward_end{0};
+std::atomic<smon_token> g_backward{0};
 
 PyObject* backward_computed(PyObject*, PyObject*) {
-  g_backward_end.store(smon_ticks(), std::memory_order_relaxed);
+  g_backward_end.store(smon_mark_end(g_backward.load(std::memory_order_relaxed)), std::memory_order_relaxed);
+  Py_RETURN_NONE;
+}
+
+PyObject* await_backward_end_call(PyObject*, PyObject* object) {
+  smon_token token;
+  if (!parse_token("await_backward_end", object, token)) return nullptr;
+  await_backward_end(token);
   Py_RETURN_NONE;
 }
 
@@ -67,6 +75,7 @@ PyObject* take_backward_end_call(PyObject*, PyObject*) {
 
 PyMethodDef g_calls[] = {
     {"backward_computed", &backward_computed, METH_NOARGS, "The autograd engine has computed all."},
+    {"await_backward_end", &await_backward_end_call, METH_O, "Token of the backward that does so, from here on."},
     {"take_backward_end", &take_backward_end_call, METH_NOARGS, "When that was, once; 0: not known."},
     {"set_forward", &set_forward, METH_O, "Token of the forward that awaits its backward on this thread; 0: none."},
     {"forward", &forward, METH_NOARGS, "That token."},
@@ -89,7 +98,13 @@ bool set_inside_model(bool is_inside) {
   return std::exchange(t_thread.is_inside_model, is_inside);
 }
 
+void await_backward_end(smon_token token) {
+  g_backward_end.store(0, std::memory_order_relaxed);
+  g_backward.store(token, std::memory_order_relaxed);
+}
+
 std::int64_t take_backward_end() {
+  g_backward.store(0, std::memory_order_relaxed);
   return g_backward_end.exchange(0, std::memory_order_relaxed);
 }
 

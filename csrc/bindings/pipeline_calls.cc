@@ -140,6 +140,7 @@ PyObject* backward(const RecordedMethod& method, PyObject* const* args, std::siz
     name = is != 0 ? nullptr : g_names.input_name;
   }
   const smon_token token = begin(SMON_BACKWARD_COMPUTE, ids_of(args, count, kwnames), name);
+  await_backward_end(token);
   PyObject* result = call_original(method, args, flagged, kwnames);
   if (result == nullptr) {
     smon_abort(token);

@@ -233,6 +233,9 @@ def set_inside_model(is_inside: bool, /) -> None: ...
 def is_inside_model() -> bool:
     """Whether an outermost model's call runs on this thread."""
 
+def await_backward_end(token: int, /) -> None:
+    """A backward has begun: the engine may have computed all of it before it ends."""
+
 def backward_computed() -> None:
     """The autograd engine has computed all; what it waits for now is somebody's collectives."""
 

@@ -137,8 +137,8 @@ def _recorded(original: Method, kind: int, wanted: tuple[str, ...], begins: _Beg
             what, ids = begins(of_pass, *given)
         except Exception as error:
             failed("megatron.schedules", error)
-        native.take_backward_end()
         token = native.begin(what, ids.microbatch, ids.chunk)
+        native.await_backward_end(token)
         # Models that it calls are this compute, and need not find that out themselves.
         was_inside = native.is_inside_model()
         native.set_inside_model(True)

@@ -230,7 +230,9 @@ def _begin_backward() -> int:
     if native.find_open(_COMPUTE):
         return 0
     _Counts.backwards += 1
-    return native.begin(_BACKWARD, microbatch, 0)
+    token = native.begin(_BACKWARD, microbatch, 0)
+    native.await_backward_end(token)
+    return token
 
 
 def reduction_began() -> None:
