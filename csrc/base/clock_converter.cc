@@ -50,6 +50,11 @@ double ClockConverter::slope_from(std::size_t first) const noexcept {
   return static_cast<double>(b.ns - a.ns) / static_cast<double>(b.ticks - a.ticks);
 }
 
+double ClockConverter::mean_ns_per_tick() const noexcept {
+  if (readings_.size() < 2) return nominal_ns_per_tick_;
+  return static_cast<double>(covered_ns()) / static_cast<double>(readings_.back().ticks - readings_.front().ticks);
+}
+
 std::int64_t ClockConverter::to_monotonic_ns(std::int64_t ticks) const noexcept {
   if (readings_.empty()) return static_cast<std::int64_t>(static_cast<double>(ticks) * nominal_ns_per_tick_);
   std::size_t line = readings_.size() < 2 ? 0 : readings_.size() - 2;

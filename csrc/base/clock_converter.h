@@ -30,6 +30,12 @@ class ClockConverter {
 
   /// Of the last line.
   double ns_per_tick() const noexcept { return slope_from(readings_.size() < 2 ? 0 : readings_.size() - 2); }
+  /// From the first reading to the last: the further apart, the more exact.
+  double mean_ns_per_tick() const noexcept;
+  /// How far apart.
+  std::int64_t covered_ns() const noexcept {
+    return readings_.empty() ? 0 : readings_.back().ns - readings_.front().ns;
+  }
   std::size_t reading_count() const noexcept { return readings_.size(); }
 
   /// Readings left out because a clock stood still or went back.

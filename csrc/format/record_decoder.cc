@@ -171,6 +171,9 @@ TraceLosses decode_losses(data_view bytes) {
       case varint(Losses::kMisusedCalls):
         losses.misused_calls = message.get_uint64();
         break;
+      case varint(Losses::kHostOnlySpans):
+        losses.host_only_spans = message.get_uint64();
+        break;
       case bytes_of(Losses::kSinkError):
         losses.sink_error = message.get_string();
         break;
@@ -234,6 +237,9 @@ TraceClockMap decode_clock_map(data_view bytes) {
         break;
       case bytes_of(ClockMap::kDeviceClock):
         map.device_clock = message.get_string();
+        break;
+      case varint(ClockMap::kDevice):
+        map.device = message.get_int32();
         break;
       default:
         message.skip();

@@ -197,6 +197,7 @@ void append_losses(std::string& out, const TraceLosses& losses) {
     message.add_uint64(Losses::kReclaimedSpans, losses.reclaimed_spans);
     message.add_uint64(Losses::kSaturatedSteps, losses.saturated_steps);
     message.add_uint64(Losses::kMisusedCalls, losses.misused_calls);
+    message.add_uint64(Losses::kHostOnlySpans, losses.host_only_spans);
   }
   packet.finish();
 }
@@ -227,6 +228,7 @@ void append_clock_map(std::string& out, const TraceClockMap& map) {
     message.add_uint64(ClockMap::kBoundNs, map.bound_ns);
     message.add_uint32(ClockMap::kViolatedBounds, map.violated_bounds);
     add_text(message, ClockMap::kDeviceClock, map.device_clock);
+    message.add_int32(ClockMap::kDevice, map.device);
   }
   packet.finish();
 }

@@ -121,6 +121,7 @@ enum class Losses : protozero::pbf_tag_type {
   kReclaimedSpans = 10,
   kSaturatedSteps = 11,
   kMisusedCalls = 12,
+  kHostOnlySpans = 13,
 };
 
 enum class ClockSnapshot : protozero::pbf_tag_type { kTicks = 1, kMonotonicNs = 2, kRealtimeNs = 3, kWidthNs = 4 };
@@ -134,6 +135,7 @@ enum class ClockMap : protozero::pbf_tag_type {
   kBoundNs = 6,
   kViolatedBounds = 7,
   kDeviceClock = 8,
+  kDevice = 9,
 };
 
 enum class RecorderCost : protozero::pbf_tag_type {

@@ -130,6 +130,7 @@ struct TraceLosses {
   std::uint64_t reclaimed_spans = 0;
   std::uint64_t saturated_steps = 0;
   std::uint64_t misused_calls = 0;
+  std::uint64_t host_only_spans = 0;
 
   friend bool operator==(const TraceLosses&, const TraceLosses&) = default;
 };
@@ -152,6 +153,7 @@ struct TraceClockMap {
   std::uint64_t bound_ns = 0;
   std::uint32_t violated_bounds = 0;
   std::string device_clock;
+  std::int32_t device = 0;
 
   friend bool operator==(const TraceClockMap&, const TraceClockMap&) = default;
 };

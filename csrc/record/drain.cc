@@ -1,5 +1,8 @@
 #include "record/drain.h"
 
+#include <sys/prctl.h>
+#include <time.h>
+
 #include <algorithm>
 #include <array>
 #include <cstdio>
@@ -34,9 +37,9 @@ void publish_clock(ArenaClock& clock, const ClockReading& reading, double ns_per
 Drain::Drain(Recorder& recorder, TraceSink& sink, GpuTimer& timer, DrainOptions options)
     : recorder_(recorder),
       sink_(sink),
-      timer_(timer),
       options_(options),
-      rings_(recorder.arena(), clock_, options.max_age.count()),
+      resolver_(recorder.arena(), recorder.interner(), timer, recorder.clock(), clock_),
+      rings_(recorder.arena(), clock_, resolver_, options.max_age.count()),
       pace_(options.pace),
       has_said_error_(!sink.file().error().empty()) {  // whoever opened it has said it
   sink_.file().set_last_words([&recorder](const std::string& error) {
@@ -84,8 +87,9 @@ void Drain::run() {
   while (!thread_.is_stop_requested()) {
     const std::int64_t now_ns = monotonic_ns();
     pass(now_ns, false);
-    thread_.wait_for(next_sleep(now_ns));
+    sleep_until(monotonic_ns() + next_sleep(now_ns).count());
   }
+  finish_events();
   pass(monotonic_ns(), true);
   std::string reason;
   {
@@ -95,6 +99,34 @@ void Drain::run() {
   sink_.close(reason);
   say_error();
   publish();
+}
+
+/// Looks for what the GPU has done meanwhile, if there is one.
+void Drain::sleep_until(std::int64_t until_ns) {
+  for (std::int64_t now_ns = monotonic_ns(); now_ns < until_ns && !thread_.is_stop_requested();
+       now_ns = monotonic_ns()) {
+    thread_.wait_for(std::chrono::nanoseconds(std::min(until_ns - now_ns, resolver_.next_poll_in_ns())));
+    resolver_.poll();
+  }
+}
+
+void Drain::serve_gpu() {
+  GpuSpans* gpu = recorder_.gpu_spans();
+  if (gpu == nullptr || is_exiting_.load(std::memory_order_relaxed)) return;
+  gpu->serve();
+  if (resolver_.is_active() || !gpu->has_streams() || !resolver_.activate()) return;
+  // The usual 50 us that a sleep may take longer are as long as the shortest of them.
+  ::prctl(PR_SET_TIMERSLACK, 5'000UL);
+}
+
+/// What the GPU has nearly done is worth a moment.
+void Drain::finish_events() {
+  const std::int64_t deadline_ns = monotonic_ns() + options_.wait_for_gpu.count();
+  while (!is_exiting_.load(std::memory_order_relaxed) && resolver_.look() && monotonic_ns() < deadline_ns) {
+    const timespec nap{0, 1'000'000};  // the thread itself does not sleep any more once it has been asked to stop
+    ::nanosleep(&nap, nullptr);
+  }
+  if (is_exiting_.load(std::memory_order_relaxed)) resolver_.stop_asking();
 }
 
 std::chrono::nanoseconds Drain::next_sleep(std::int64_t now_ns) {
@@ -118,6 +150,7 @@ void Drain::pass(std::int64_t now_ns, bool everything) {
   out_.clear();
   settle();
   write_new_identity();
+  serve_gpu();
   const std::uint64_t span_count = rings_.look(now_ns, everything);
   // After the look: no span that it takes ends after the reading, so none lies beyond the last line, where a line's
   // slope counts, and the first line least of all (a single reading has none).
@@ -248,6 +281,9 @@ void Drain::say_error() {
 
 void Drain::upkeep(bool everything) {
   if (const std::optional<Overhead> overhead = overhead_.get()) say_overhead(*overhead);
+  const std::uint64_t host_only_spans =
+      resolver_.unresolved_spans() + (recorder_.gpu_spans() != nullptr ? recorder_.gpu_spans()->host_only_spans() : 0);
+  recorder_.header().host_only_spans.store(static_cast<std::uint32_t>(host_only_spans), std::memory_order_relaxed);
   say_losses(read_losses(recorder_.header(), ""));
   say_full_names();
   sink_.check_exists();
@@ -324,6 +360,7 @@ TraceLosses read_losses(const ArenaHeader& header, std::string_view sink_error) 
   result.reclaimed_spans = header.more_losses.reclaimed_spans.load(std::memory_order_relaxed);
   result.saturated_steps = header.more_losses.saturated_steps.load(std::memory_order_relaxed);
   result.misused_calls = header.more_losses.misused_calls.load(std::memory_order_relaxed);
+  result.host_only_spans = header.host_only_spans.load(std::memory_order_relaxed);
   result.sink_error = sink_error;
   return result;
 }
@@ -342,6 +379,9 @@ std::vector<Span> read_open_spans(Arena& arena, const ClockConverter& clock, std
       span.start = std::min(clock.to_monotonic_ns(span.start), now_ns);
       span.end = now_ns;
       span.flags |= span_flag::kAborted;
+      // The events of what did not end are of no use to anybody.
+      span.time_source = TimeSource::kHost;
+      span.device_start = span.device_end = 0;
       spans.push_back(span);
     }
   }

@@ -13,6 +13,7 @@
 #include "format/trace_records.h"
 #include "record/background_thread.h"
 #include "record/drain_pace.h"
+#include "record/event_resolver.h"
 #include "record/gpu_timer.h"
 #include "record/overhead.h"
 #include "record/recorder.h"
@@ -28,6 +29,8 @@ struct DrainOptions {
   std::chrono::nanoseconds max_age = std::chrono::seconds(1);
   // Losses, cost and the clocks, and a look whether the file is still there.
   std::chrono::nanoseconds upkeep_every = std::chrono::seconds(5);
+  // When recording stops, how long spans wait for the GPU to come to their end.
+  std::chrono::nanoseconds wait_for_gpu = std::chrono::milliseconds(300);
   // Spans that are open when recording stops are written as aborted.
   bool write_open_spans = true;
 };
@@ -65,7 +68,10 @@ class Drain {
   /// Everything that was recorded goes into the file, which is closed. Recording must be off, or the end is open.
   void request_stop(std::string_view reason);
   /// As request_stop, without a lock: for exit handlers, which may have interrupted anything.
-  void request_stop_quietly() { thread_.request_stop(); }
+  void request_stop_quietly() {
+    is_exiting_.store(true, std::memory_order_relaxed);
+    thread_.request_stop();
+  }
   /// False if the file system did not answer by then.
   bool join_until(std::chrono::steady_clock::time_point deadline) { return thread_.join_until(deadline); }
   bool has_ended() const { return thread_.has_ended(); }
@@ -88,6 +94,9 @@ class Drain {
   };
 
   void run();
+  void sleep_until(std::int64_t until_ns);
+  void serve_gpu();
+  void finish_events();
   void pass(std::int64_t now_ns, bool everything);
   void write_new_identity();
   std::size_t take_steps(std::string& out, std::int64_t now_ns, bool everything);
@@ -104,11 +113,12 @@ class Drain {
 
   Recorder& recorder_;
   TraceSink& sink_;
-  [[maybe_unused]] GpuTimer& timer_;  // asked for device times once a span can have them: no timer but the null one yet
   const DrainOptions options_;
   ClockConverter clock_;
+  EventResolver resolver_;
   RingCollector rings_;
   BackgroundThread thread_{"smon_drain"};
+  std::atomic<bool> is_exiting_{false};  // the driver must not be called any more
 
   // The drain thread alone.
   DrainPace pace_;

@@ -3,12 +3,14 @@
 #include <algorithm>
 #include <utility>
 
+#include "format/span_coding.h"
 #include "format/trace_encoder.h"
 
 namespace smon_rt {
 
-RingCollector::RingCollector(Arena& arena, const ClockConverter& clock, std::int64_t max_age_ns)
-    : arena_(arena), clock_(clock), max_age_ns_(max_age_ns), cursors_(arena.threads().size()) {
+RingCollector::RingCollector(Arena& arena, const ClockConverter& clock, EventResolver& resolver,
+                             std::int64_t max_age_ns)
+    : arena_(arena), clock_(clock), resolver_(resolver), max_age_ns_(max_age_ns), cursors_(arena.threads().size()) {
   batch_.reserve(kSpansPerPacket);
 }
 
@@ -42,8 +44,8 @@ std::uint64_t RingCollector::look(std::int64_t now_ns, bool everything) {
                         now_ns - cursor.waiting_since_ns >= max_age_ns_;
     if (!is_due) continue;
     cursor.begin = begin;
-    cursor.end = end;
-    due_count += count;
+    cursor.end = resolver_.writable_until(i, end, everything || count * 2 >= record.ring_capacity);
+    due_count += cursor.end - begin;
   }
   filled_ratio_ = std::max(filled_ratio_, static_cast<double>(exited_count) / static_cast<double>(cursors_.size()));
   return due_count;
@@ -61,11 +63,14 @@ void RingCollector::encode_ring(std::string& out, std::size_t thread, const Curs
   for (std::uint64_t first = cursor.begin; first < cursor.end; first += batch_.size()) {
     const std::uint64_t last = std::min<std::uint64_t>(cursor.end, first + kSpansPerPacket);
     batch_.clear();
+    bool has_device_spans = false;
     for (std::uint64_t index = first; index < last; ++index) {
       Span& span = batch_.emplace_back(ring[index & mask]);
       span.start = clock_.to_monotonic_ns(span.start);
       span.end = clock_.to_monotonic_ns(span.end);
+      has_device_spans = has_device_spans || has_device_times(span.time_source);
     }
+    if (has_device_spans) resolver_.resolve(batch_, out);
     append_spans(out, cursor.ring_id, first, batch_);
   }
 }

@@ -8,19 +8,21 @@
 #include "base/clock_converter.h"
 #include "format/span.h"
 #include "record/arena.h"
+#include "record/event_resolver.h"
 
 namespace smon_rt {
 
 /// Takes spans out of the rings of an arena in three steps, so that a span is in the ring or in the file at any moment
 /// and a process may be killed at any: look() at what there is, encode() it, and, once it is written, commit() it.
 ///
-/// Spans wait in their ring until a batch is worth its packet: a quarter of the ring, or max_age.
+/// Spans wait in their ring until a batch is worth its packet: a quarter of the ring, or max_age; and until the GPU has
+/// come to their end, as long as the ring is not half full.
 ///
 /// Threading: one thread; producers go on meanwhile. Cost: one cache line a recording thread and look, some 100 ns a
 /// span. When full: the producers drop and count; filled_ratio() tells when to come back.
 class RingCollector {
  public:
-  RingCollector(Arena& arena, const ClockConverter& clock, std::int64_t max_age_ns);
+  RingCollector(Arena& arena, const ClockConverter& clock, EventResolver& resolver, std::int64_t max_age_ns);
 
   /// Finds what is due at this time, or everything. How many spans.
   std::uint64_t look(std::int64_t now_ns, bool everything);
@@ -47,6 +49,7 @@ class RingCollector {
 
   Arena& arena_;
   const ClockConverter& clock_;
+  EventResolver& resolver_;
   const std::int64_t max_age_ns_;
   std::vector<Cursor> cursors_;  // one a thread record
   std::vector<Span> batch_;

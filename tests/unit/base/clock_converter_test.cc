@@ -117,6 +117,17 @@ TEST(ClockConverter, ACounterThatStepsIsCountedAndTheNextLineIsRightAgain) {
   EXPECT_EQ(converter.to_monotonic_ns(5 * interval_ticks), 5 * interval_ns);
 }
 
+TEST(ClockConverter, TheMeanRateIsThatFromTheFirstReadingToTheLast) {
+  ClockConverter converter(0.5);
+  EXPECT_EQ(converter.mean_ns_per_tick(), 0.5) << "nominal, until there are two";
+  converter.add(reading_at(1000, 5000));
+  EXPECT_EQ(converter.covered_ns(), 0);
+  converter.add(reading_at(2000, 7100));
+  converter.add(reading_at(4000, 11'000));
+  EXPECT_DOUBLE_EQ(converter.mean_ns_per_tick(), 2);
+  EXPECT_EQ(converter.covered_ns(), 6000);
+}
+
 TEST(ClockConverter, TheHostsClockIsFollowed) {
   const Clock& clock = Clock::host();
   ClockConverter converter;

@@ -146,6 +146,7 @@ TEST(OracleParsesOurs, TheOtherPacketsHoldTheSameValues) {
   EXPECT_EQ(map.bound_ns(), 15'000U);
   EXPECT_EQ(map.violated_bounds(), 3U);
   EXPECT_EQ(map.device_clock(), "event");
+  EXPECT_EQ(map.device(), 2);
   const v1::Losses& losses = trace.packet(5).losses();
   EXPECT_EQ(losses.dropped_by_kind().at(23), 1'000'000'000'000U);
   EXPECT_EQ(losses.foreign_tokens(), 1U);
@@ -159,6 +160,7 @@ TEST(OracleParsesOurs, TheOtherPacketsHoldTheSameValues) {
   EXPECT_EQ(losses.reclaimed_spans(), 8U);
   EXPECT_EQ(losses.saturated_steps(), 9U);
   EXPECT_EQ(losses.misused_calls(), 10U);
+  EXPECT_EQ(losses.host_only_spans(), 11U);
   EXPECT_EQ(trace.packet(6).recorder_cost().ShortDebugString(),
             "drain_cpu_ns: 1 reporter_cpu_ns: 2 watchdog_cpu_ns: 3 span_count: 4 file_bytes: 5 "
             "sampled_step_mean_ns: 6.5 unsampled_step_mean_ns: -7.25 overhead_ratio: 0 overhead_low_ratio: -0.5");

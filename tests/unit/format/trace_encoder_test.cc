@@ -53,10 +53,12 @@ TEST(TraceEncoder, EverySortOfPacketReadsBackAsItWasWritten) {
   ASSERT_EQ(trace.clock_snapshots.size(), 1U);
   EXPECT_EQ(trace.clock_snapshots[0], (TraceClockSnapshot{-5, 123'456'789, 1'700'000'000'000'000'000, 40}));
   ASSERT_EQ(trace.clock_maps.size(), 1U);
-  EXPECT_EQ(trace.clock_maps[0], (TraceClockMap{"GPU-1", -1, 60'000'000'000, -1.5e12, 1.0000001, 15'000, 3, "event"}));
+  EXPECT_EQ(trace.clock_maps[0],
+            (TraceClockMap{"GPU-1", -1, 60'000'000'000, -1.5e12, 1.0000001, 15'000, 3, "event", 2}));
   ASSERT_EQ(trace.losses.size(), 1U);
-  EXPECT_EQ(trace.losses[0],
-            (TraceLosses{{{1, 5}, {23, 1'000'000'000'000}}, 1, 2, 3, 4, 5, 6, "No space left on device", 7, 8, 9, 10}));
+  EXPECT_EQ(
+      trace.losses[0],
+      (TraceLosses{{{1, 5}, {23, 1'000'000'000'000}}, 1, 2, 3, 4, 5, 6, "No space left on device", 7, 8, 9, 10, 11}));
   ASSERT_EQ(trace.costs.size(), 1U);
   EXPECT_EQ(trace.costs[0], (TraceRecorderCost{1, 2, 3, 4, 5, 6.5, -7.25, 0.0, -0.5}));
   EXPECT_EQ(trace.leftovers, (std::vector<TraceLeftover>{{-4711, 1'700'000'000'000'000'001, 5'000'000'000, 3}}));
