@@ -17,6 +17,7 @@ from smon_rt.check_gpu.model import Finding, NotHere
 
 if TYPE_CHECKING:
     from smon_rt.trace.rank_trace import RankTrace
+    from smon_rt.trace.spans import SpanColumns
 
 __all__ = ["Truth", "bracket", "finding_of", "run"]
 
@@ -106,7 +107,7 @@ def finding_of(trace: RankTrace, truths: Sequence[Truth]) -> Finding:
         too_early_ns = truth.earliest_ns - (int(device_ns) + int(duration_ns) + bound_ns)
         misses_ns.append(max(too_late_ns, too_early_ns, 0))
     right_ratio = sum(miss == 0 for miss in misses_ns) / max(len(misses_ns), 1)
-    first_ns, last_ns = (maps[0].bound_ns, maps[-1].bound_ns) if maps else (None, None)
+    first_ns, last_ns = _first_bound_ns(maps, spans), maps[-1].bound_ns if maps else None
     figures = {
         "spans": len(truths),
         "with_device_times": on_device,
@@ -130,6 +131,12 @@ def finding_of(trace: RankTrace, truths: Sequence[Truth]) -> Finding:
         bounds = f"bound {first_ns / 1000:.0f} µs at first, {last_ns / 1000:.0f} at last"
     words = f"{bounds}; {100 * right_ratio:.1f} % of {on_device} spans right within it"
     return Finding(is_met, words, figures)
+
+
+def _first_bound_ns(maps: Sequence[Any], spans: SpanColumns) -> int | None:
+    """Of the first map that has seen a whole step."""
+    seen_ns = int(spans.start_ns[0]) + round(STEP_S * 1e9) if len(spans) else 0
+    return next((int(each.bound_ns) for each in maps if each.window_end_ns >= seen_ns), None)
 
 
 def _bound_ns(maps: Sequence[Any], start_ns: int) -> int | None:
