@@ -136,6 +136,7 @@ Result<void> Session::set_up(const SessionOptions& options) {
 Result<void> Session::make_recorder(const SessionOptions& options) {
   RecorderOptions recorder_options;
   recorder_options.sampling = options.sampling;
+  recorder_options.gpu_timer = options.gpu_timer;
   recorder_options.arena.directory = kArenaDirectory;
   recorder_options.arena.run_id = identity_.run_id;
   recorder_options.arena.attempt = identity_.attempt;

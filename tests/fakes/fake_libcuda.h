@@ -4,7 +4,8 @@
 
 // How a test steers fake_libcuda.so, beside the driver's own functions that it has. Tests look these up by name; a
 // child process, which nobody can reach into, is steered by FAKE_CUDA_CONTEXT=1: its threads have a context from the
-// start.
+// start, device time is the host's monotonic clock, every event is ready at once, and a call that comes after the
+// driver's exit handler aborts the process.
 
 extern "C" {
 
