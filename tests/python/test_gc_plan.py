@@ -114,7 +114,8 @@ for k in range(k + 1, k + 6):
 assert len(set(guard_counts)) == 1, "it does not collect in every step"
 smon_rt.stop()
 print(limit)
-"""
+""",
+        MIMALLOC_PURGE_DELAY="0",  # free-threaded Pythons give memory back later than a step of this job takes
     )
     trace = job.trace()
     guarded = [each for each in collections(trace) if each.origin == "guard"]
