@@ -23,6 +23,7 @@ namespace smon_rt::analysis {
 /// - what a compute had inside it (launch_order.h) comes after the compute and before whatever waits for that.
 /// A step ends with its last op.
 ///
+/// Where the tolerance makes a circle of it, the graph without any.
 /// Errors: a circle, its ops are named.
 Result<OpGraph> build_graph(const IdLanes& lanes, double tolerance_ns);
 

@@ -309,6 +309,16 @@ TEST(IdGraph, WhatOneLaneContradictsIsNoDependency) {
   EXPECT_TRUE(tolerant.waits_for(tolerant.op(kForward, 0, 1), tolerant.op(Kind::kCollective, 0)));
 }
 
+TEST(IdGraph, WhatOnlyTheToleranceLetsFollowEachOtherIsNoCircle) {
+  IdRows made;
+  // Shorter than clocks may be apart: by that, the receive could have come after the compute that it is for.
+  made.compute({}, kForward, 0, 5, 9);
+  made.add({}, Kind::kForwardRecv, 6, 7, 0, 0);
+  const IdJob job(made.rows, layout_of(1, 1), 5'000);
+  EXPECT_TRUE(job.waits_for(job.op(kForward, 0, 0), job.op(Kind::kForwardRecv, 0, 0)));
+  EXPECT_TRUE(job.before(job.op(Kind::kForwardRecv, 0, 0)).empty());
+}
+
 TEST(IdGraph, FewerMicrobatchesInALaneKeepItsOwnOrder) {
   JobSpec spec;
   spec.uneven_microbatches = [](int dp_rank, std::int64_t step) { return static_cast<int>(2 + dp_rank + step % 2); };
