@@ -212,6 +212,8 @@ with smon_rt.gc.plan(3, warmup_steps=1):
     steps(2, 9)
     status = smon_rt.gc.status()
 assert status.state == "left to others" and status.planned == planned, status
+assert not gc.isenabled() and gc.get_freeze_count() < 5000, "as who plans wants it"
+gc.enable()
 
 # A CUDA graph's capture, as torch tells of it.
 is_capturing = True

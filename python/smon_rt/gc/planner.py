@@ -314,8 +314,9 @@ class Planner:
         self.tell()
 
     def yield_to(self, rival: str) -> None:
-        """Somebody else plans already."""
+        """Somebody else plans already, and has switched collections off for that: they stay so."""
         self.state = "left to others"
+        self._was_enabled &= self.first_step is None
         self.conflict(f"{rival} plans collections already: left to it")
 
     def tell(self) -> None:
