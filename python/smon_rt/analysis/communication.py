@@ -55,7 +55,8 @@ class CommunicationGroup(Traffic):
 
     `ranks`: of messages the sender and the receiver; `stage` and `peer_stage` are theirs. `dp_rank` and `stage` are
     those that all members share. `ratio`: how many times as long as other groups of the kind and size transfers take.
-    `last_rank` is the member that comes last most often, to `last_ratio` of the ops.
+    `clock_bound_s`: how far the clocks of members may be apart, None where nothing bounds that; by as much a transfer
+    may be off. `last_rank` is the member that comes last most often, to `last_ratio` of the ops.
     """
 
     name: str
@@ -64,13 +65,16 @@ class CommunicationGroup(Traffic):
     stage: int | None
     peer_stage: int | None
     ratio: float | None
+    clock_bound_s: float | None
     last_rank: int | None
     last_ratio: float | None
 
     @property
     def is_slow(self) -> bool:
-        """True where the others of its kind are clearly faster."""
-        return self.ratio is not None and self.ratio >= _SLOW_RATIO
+        """True where the others of its kind are clearly faster, by more than clocks may be apart."""
+        if self.ratio is None or self.transfer_s is None or self.clock_bound_s is None:
+            return False
+        return self.ratio * (1 - self.clock_bound_s / self.transfer_s) >= _SLOW_RATIO
 
 
 @dataclass(frozen=True, slots=True)

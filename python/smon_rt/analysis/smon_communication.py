@@ -12,7 +12,9 @@ from typing import Any
 import numpy as np
 
 from smon_rt.analysis.communication import Communication, CommunicationGroup, CommunicationKind
+from smon_rt.analysis.smon_groups import Layout
 from smon_rt.analysis.smon_spans import OpColumns
+from smon_rt.trace.clocks import HostClock, HostKey
 from smon_rt.trace.kinds import RECVS, SENDS, kind_name
 from smon_rt.trace.partners import COMMUNICATION, Communicators, dense, sequence_codes
 from smon_rt.trace.spans import Array
@@ -46,6 +48,23 @@ def bus_factors(kind: str, member_count: int) -> tuple[float, float | None]:
         return float(n), float(n - 1)
     part = (n - 1) / n
     return 1.0, part if kind == "grads_reduce_scatter" else 2 * part
+
+
+@dataclass(frozen=True)
+class RankClocks:
+    """How far the times of any two ranks may be apart: by their hosts' clocks, and by those of their devices."""
+
+    host_of_rank: dict[int, HostKey]
+    hosts: dict[HostKey, HostClock]
+    device_pair_ns: int | None = 0
+
+    def apart_s(self, ranks: Sequence[int]) -> float | None:
+        """Of some ranks the two worst; None where nothing bounds them."""
+        clocks = {host: self.hosts[host] for rank in ranks if (host := self.host_of_rank.get(rank)) in self.hosts}
+        if self.device_pair_ns is None or len({clock.group for clock in clocks.values()}) > 1:
+            return None
+        bounds_ns = sorted((clock.bound_ns for clock in clocks.values()), reverse=True) if len(clocks) > 1 else []
+        return (sum(bounds_ns[:2]) + self.device_pair_ns) / _NS_PER_S
 
 
 @dataclass(frozen=True)
@@ -103,9 +122,9 @@ class _Ops:
 
 
 def measure_communication(
-    ops: NumberedOps, communicators: Communicators, worker_of_rank: Array, pp_size: int, step_count: int
+    ops: NumberedOps, communicators: Communicators, layout: Layout, clocks: RankClocks, step_count: int
 ) -> Communication | None:
-    """What these ops took; None where there are none. `worker_of_rank` has -1 for unknown."""
+    """What these ops took; None where there are none."""
     code = sequence_codes(ops.comm, ops.comm_seq, ops.kind, ops.step, ops.rank, ops.peer)
     if not (code >= 0).any():
         return None
@@ -113,12 +132,20 @@ def measure_communication(
     measured = _whole(_measure(ops, code), ops, communicators)
     order = np.argsort(measured.group, kind="stable")
     borders = np.flatnonzero(np.diff(measured.group[order], prepend=-1, append=-1))
-    describe = _Describing(ops, communicators, worker_of_rank, pp_size, max(step_count, 1))
+    describe = _Describing(ops, communicators, layout, clocks, max(step_count, 1))
     groups = [describe.group(measured.take(order[a:b])) for a, b in itertools.pairwise(borders)]
     if not groups:
         return None
     groups = _with_ratios(groups)
-    groups.sort(key=lambda group: (-(group.ratio or 0.0), -group.transfer_s_per_step, group.kind, group.ranks))
+    groups.sort(
+        key=lambda group: (
+            not group.is_slow,
+            -(group.ratio or 0.0),
+            -group.transfer_s_per_step,
+            group.kind,
+            group.ranks,
+        )
+    )
     kinds = sorted({(group.kind, group.dimension) for group in groups})
     by_kind = [_of_kind([group for group in groups if (group.kind, group.dimension) == each]) for each in kinds]
     by_kind.sort(key=lambda each: -(each.transfer_s_per_step + each.skew_s_per_step))
@@ -191,8 +218,8 @@ class _Describing:
 
     ops: NumberedOps
     communicators: Communicators
-    worker_of_rank: Array
-    pp_size: int
+    layout: Layout
+    clocks: RankClocks
     step_count: int
 
     def group(self, measured: _Ops) -> CommunicationGroup:
@@ -218,6 +245,7 @@ class _Describing:
             stage=stage,
             peer_stage=peer_stage,
             ratio=None,
+            clock_bound_s=self.clocks.apart_s(ranks),
             last_rank=last_rank,
             last_ratio=last_ratio,
             **facts,
@@ -225,8 +253,9 @@ class _Describing:
 
     def _place(self, ranks: Sequence[int], *, is_message: bool) -> tuple[int | None, int | None, int | None]:
         """The dp rank and the stage that all share; of a message the stages of both ends."""
-        workers = [int(self.worker_of_rank[rank]) if rank < len(self.worker_of_rank) else -1 for rank in ranks]
-        places = [divmod(worker, self.pp_size) if worker >= 0 else (None, None) for worker in workers]
+        table = self.layout.worker_of_rank
+        workers = [int(table[rank]) if rank < len(table) else -1 for rank in ranks]
+        places = [divmod(worker, self.layout.pp_size) if worker >= 0 else (None, None) for worker in workers]
         dp_ranks, stages = {place[0] for place in places}, {place[1] for place in places}
         dp_rank = dp_ranks.pop() if len(dp_ranks) == 1 else None
         if is_message:

@@ -24,7 +24,7 @@ from smon_rt.analysis.garbage import GarbageCount
 from smon_rt.analysis.importer import Trace
 from smon_rt.analysis.input_file import shown
 from smon_rt.analysis.recording import Recording
-from smon_rt.analysis.smon_communication import NumberedOps, measure_communication
+from smon_rt.analysis.smon_communication import NumberedOps, RankClocks, measure_communication
 from smon_rt.analysis.smon_device import DeviceClocks
 from smon_rt.analysis.smon_groups import (
     Groups,
@@ -236,7 +236,7 @@ class _JobImporter:
             recording,
             device_bound_s=None if bound_ns is None or not self._devices.bounds_ns else bound_ns / 1e9,
             device_time_ratio=self._device_time_ratio(ranks),
-            communication=self._measured(ranks, layout),
+            communication=self._measured(ranks, layout, alignment),
         )
         return Trace(job, batch, "", 0.0, recording)
 
@@ -246,10 +246,11 @@ class _JobImporter:
         timed = int(np.count_nonzero(is_compute & is_device_work(ranks.time_source, ranks.kind)))
         return timed / max(int(np.count_nonzero(is_compute)) + self._left_out[WITHOUT_TIMES], 1)
 
-    def _measured(self, ranks: OpColumns, layout: Layout) -> Communication | None:
+    def _measured(self, ranks: OpColumns, layout: Layout, alignment: ClockAlignment) -> Communication | None:
         ops = NumberedOps.concatenate([NumberedOps.of(ranks), *self._among_members])
-        steps = len(self._steps.steps)
-        return measure_communication(ops, self._communicators, layout.worker_of_rank, layout.pp_size, steps)
+        host_of_rank = {int(part.rank[0]): host for host, part in self._parts if len(part)}
+        clocks = RankClocks(host_of_rank, alignment.hosts, self._devices.pair_bound_ns)
+        return measure_communication(ops, self._communicators, layout, clocks, len(self._steps.steps))
 
     def _skew(self, ranks: OpColumns, merged: WorkerOps, meetings: MemberTimes) -> MemberSkew:
         """What slow members of workers cost; said where members are missing."""

@@ -12,6 +12,8 @@ GROUP_COUNT = 10
 _MOST_RANGES = 4
 #: Who comes last to fewer ops does so by chance.
 _OFTEN_LAST = 0.5
+#: Clocks that may be further apart than this part of a transfer are told with it.
+_MATTERS = 0.2
 
 
 def group_table(report: Report, count: int = GROUP_COUNT) -> Table:
@@ -27,7 +29,7 @@ def group_table(report: Report, count: int = GROUP_COUNT) -> Table:
             seconds(group.skew_s) if group.skew_s is not None else "–",
             _last(group),
             bandwidth(group.bus_bytes_per_s),
-            f"{ratio(group.ratio)}x" if is_finite(group.ratio) else "–",
+            _against_others(group),
         )
         for group in groups
     )
@@ -71,6 +73,17 @@ def _members(group: CommunicationGroup) -> str:
     ranks = listed(ranges[:_MOST_RANGES], len(ranges) - _MOST_RANGES) if ranges else "ranks not recorded"
     named = f"{group.dimension or group.name or 'group'}: {ranks}"
     return named + (f" (stage {group.stage})" if group.stage is not None else "")
+
+
+def _against_others(group: CommunicationGroup) -> str:
+    """`3.00x`, and how far clocks may be apart where that matters."""
+    if group.ratio is None or not is_finite(group.ratio):
+        return "–"
+    bound_s = group.clock_bound_s
+    if bound_s is None:
+        return f"{ratio(group.ratio)}x, clocks unbound"
+    matters = group.transfer_s is not None and bound_s > _MATTERS * group.transfer_s
+    return f"{ratio(group.ratio)}x" + (f", clocks ±{seconds(bound_s)}" if matters else "")
 
 
 def _last(group: CommunicationGroup) -> str:
