@@ -178,8 +178,9 @@ def count_collective(smoke: bool, record: Record) -> None:
         record(name, count / _PYTHON_PAIRS, f"callgrind, below before(), after() and Work.wait, Python {version}")
 
 
-#: Transfers of a step that is not sampled, by objects that lie in memory as torch's do, and by the functions that torch
-#: calls. The first of them are read by attribute: what is counted is the difference that more of them make.
+#: Transfers, those of a sampled step with a label as schedules of pipelines give them, by objects that lie in memory as
+#: torch's do, and by the functions that torch calls. The first of them are read by attribute: what is counted is the
+#: difference that more of them make.
 _TRANSFERS_PROGRAM = """
 import gc, os, sys
 gc.disable()
@@ -196,9 +197,10 @@ native.know_layout()
 native.act_on_collectives(1)
 before, after = native.make_collective_hooks(Group(), 1, [0, 1, 2])
 wait = native.recorded_wait(id)
-def some(count, before, after, before_args, after_args):
+def some(count, before, after, before_args, after_args, is_labelled=False):
     for number in range(count):
         hooked.issue(0, 2, number)
+        if is_labelled: native.expect_transfer(hooked.tensor, 4, number % 8, 0, 400)
         before(before_args)
         after(after_args)
         assert smon_rt.current() != 0
@@ -206,30 +208,31 @@ def some(count, before, after, before_args, after_args):
 some(20, before, after, hooked.before, hooked.after)
 hooked.reads = 0
 functions = native.make_hook_functions(before)
-some({transfers}, *map(torch_objects.as_torch_calls, functions), hooked.before_at, hooked.after_at)
+some({transfers}, *map(torch_objects.as_torch_calls, functions), hooked.before_at, hooked.after_at, {is_labelled})
 assert hooked.reads == smon_rt.status().stale_tokens == smon_rt.current() == 0
 os._exit(0)
 """
 
 
 def count_transfer(smoke: bool, record: Record) -> None:
-    """What a transfer runs below the two hooks of its group and `Work.wait`, in a step that is not sampled."""
+    """What a transfer runs below the two hooks of its group and `Work.wait`."""
     del smoke
-    name = "instructions per transfer's hooks, unsampled"
-    if shutil.which("valgrind") is None or not has_cheap_clock():
-        record(name, None, "no valgrind, or the kernel's clock source is not the TSC")
-        return
     folder = str(Path(__file__).resolve().parent)
 
-    def count_of(transfers: int) -> int:
-        program = _TRANSFERS_PROGRAM.format(folder=folder, state=PYTHON_STATES["unsampled"], transfers=transfers)
-        return sum(
-            _instructions_of(f"{function}*", program) for function in ("before_in<", "after_in<", "wait_for_work(")
+    def count_of(transfers: int, state: str) -> int:
+        program = _TRANSFERS_PROGRAM.format(
+            folder=folder, state=PYTHON_STATES[state], transfers=transfers, is_labelled=state == "sampled"
         )
+        return sum(_instructions_of(f"{function}*", program) for function in ("before(", "after(", "wait_for_work("))
 
-    count = (count_of(2 * _PYTHON_PAIRS) - count_of(_PYTHON_PAIRS)) / _PYTHON_PAIRS
-    version = platform.python_version()
-    record(name, count, f"callgrind, below the two functions that torch calls and Work.wait, Python {version}")
+    for state in ("unsampled", "sampled"):
+        name = f"instructions per transfer's hooks, {state}"
+        if shutil.which("valgrind") is None or not has_cheap_clock():
+            record(name, None, "no valgrind, or the kernel's clock source is not the TSC")
+            continue
+        count = (count_of(2 * _PYTHON_PAIRS, state) - count_of(_PYTHON_PAIRS, state)) / _PYTHON_PAIRS
+        version = platform.python_version()
+        record(name, count, f"callgrind, below the two functions that torch calls and Work.wait, Python {version}")
 
 
 #: Steps of a plan whose collections are far: all that runs below `state.step_begun`, Python's interpreter with it,

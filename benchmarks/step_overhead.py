@@ -8,9 +8,10 @@ costs least. The stage's work is real: matrix products forward and backward, on 
 `--waiting` it sleeps instead, as a host does whose GPU computes; the processor has forgotten our code by then, which is
 the harsher case.
 
-In each round the arms take turns in one process: recording paused and every hook out of torch, process groups too; then
-hooks in, sampled and unsampled steps at random; then all out again, so that what drifts hits both alike. The bare steps
-are dealt into two arms, so that the difference between these says what the machine's noise alone makes of it.
+In each round the arms take turns in one process: nothing started, so none of our threads, and every hook out of torch,
+process groups too; then recording started and hooks in, sampled and unsampled steps at random; then all out again, so
+that what drifts hits both alike. The bare steps are dealt into two arms, so that the difference between these says what
+the machine's noise alone makes of it.
 
 Added is processor time of the whole process, with the recorder's threads, but without the products themselves: these
 are the same code in all arms, and on a shared machine they vary by more than what is looked for. It is given as a share
@@ -42,7 +43,11 @@ _STEP_S, _MICROBATCHES, _LAYERS, _WIDTH = 0.1, 4, 4, 256
 _MESSAGES = 4 * _MICROBATCHES
 _FIRST_SAMPLED = 1_000_000
 _BOOTSTRAPS = 2000
-_BLOCK, _DISCOVERY = 6, 4
+_BLOCK = 6
+#: Steps without products before any is timed. Hooks look longer at the first ones; and the interpreter, whose code
+#: remembers classes that it has met, takes some 50 passes to learn those anew whose methods have been replaced or put
+#: back. A job does that once, this one twice a round.
+_WARM_UP = 64
 #: What is measured of a step → its place in `Times`.
 HOST, PROCESSOR, WALL = range(3)
 Times = tuple[float, float, float]
@@ -58,9 +63,12 @@ class Products:
     rows: int = 512
     wait_s: float = _STEP_S / (_MICROBATCHES * _LAYERS * 3)
     spent_s: float = 0.0
+    is_left_out: bool = False
 
     def of(self, torch: Any, one: Any, other: Any, shape: tuple[int, int]) -> Any:
         """The product, or zeros of its shape after a wait."""
+        if self.is_left_out:
+            return torch.zeros(shape)
         if self.is_waiting:
             time.sleep(self.wait_s)
             return torch.zeros(shape)
@@ -185,36 +193,47 @@ def make_step(torch: Any, products: Products) -> Callable[[], None]:
     return step
 
 
-class Hooks:
-    """All that we put into torch, in and out. The group has one thread and nothing in flight, so its hooks may go."""
+class Recording:
+    """All that we put into the process, in and out. The group has one thread and nothing in flight, so its hooks may
+    go."""
 
-    def __init__(self, group: Any) -> None:
-        self._group = group
+    def __init__(self, group: Any, folder: str) -> None:
+        self._group, self._folder = group, folder
+        self._sampled_steps = self._recorded_spans = 0
+        self.dropped_spans = 0
 
-    def take_out(self) -> None:
-        from smon_rt.integrations.torch import install
-
-        smon_rt.detach()
-        smon_rt.pause()
-        self._group.unregister_pre_hook(install._HOOK_ID)
-        self._group.unregister_post_hook(install._HOOK_ID)
+    def spans_of_a_step(self) -> float:
+        return self._recorded_spans / max(self._sampled_steps, 1)
 
     def put_in(self) -> None:
         from smon_rt.integrations.torch import install
 
-        smon_rt.resume()
-        smon_rt.attach()
+        options = {"run_id": f"bench-{os.getpid()}", "sample_ratio": 0.0, "warmup_steps": 0, "always_steps": 0}
+        assert smon_rt.start(self._folder, **options)
+        assert smon_rt.request_sampling(10_000, first_step=_FIRST_SAMPLED)
         install._register(self._group)
 
+    def take_out(self) -> None:
+        from smon_rt.integrations.torch import install
 
-def run(rounds: int, is_waiting: bool) -> Result:
-    """Rounds of all arms, the first of which warms all up."""
+        smon_rt.stop(closing_line=False)
+        smon_rt.detach()
+        self._group.unregister_pre_hook(install._HOOK_ID)
+        self._group.unregister_post_hook(install._HOOK_ID)
+        status = smon_rt.status()
+        self._sampled_steps += status.sampled_steps
+        self._recorded_spans += status.recorded_spans
+        self.dropped_spans += status.dropped_spans
+
+
+def run(rounds: int, is_waiting: bool, warm_up: int = _WARM_UP) -> Result:
+    """Rounds of all arms, the first of which warms all up; in each, this many steps before an arm is timed."""
     torch = importlib.import_module("torch")
     distributed = importlib.import_module("torch.distributed")
     store = importlib.import_module("torch.testing._internal.distributed.fake_pg").FakeStore()
     distributed.init_process_group("fake", store=store, rank=1, world_size=4)
     products = Products(is_waiting)
-    step, hooks = make_step(torch, products), Hooks(distributed.group.WORLD)
+    step = make_step(torch, products)
     result, chance, numbers = Result(), random.Random(1), itertools.count()
 
     def time_step(arm: str) -> Times:
@@ -228,36 +247,32 @@ def run(rounds: int, is_waiting: bool) -> Result:
         cpu_s, wall_s = time.process_time() - cpu_s, time.perf_counter() - wall_s
         return cpu_s - products.spent_s, cpu_s, wall_s
 
-    def block(arms: tuple[str, str], count: int, warm_up: int, times: dict[str, list[Times]]) -> None:
+    def block(arms: tuple[str, str], count: int, times: dict[str, list[Times]]) -> None:
+        products.is_left_out = True
         for _ in range(warm_up):
             time_step(arms[0])
+        products.is_left_out = False
+        time_step(arms[0])
         for arm in chance.sample([*arms] * count, 2 * count):
             times[arm].append(time_step(arm))
 
-    def one_round() -> dict[str, list[Times]]:
+    def one_round(recording: Recording) -> dict[str, list[Times]]:
         times: dict[str, list[Times]] = {arm: [] for arm in ARMS}
-        hooks.take_out()
-        block((BARE, CONTROL), _BLOCK // 2, 1, times)
-        hooks.put_in()
-        block((UNSAMPLED, SAMPLED), _BLOCK, _DISCOVERY, times)  # hooks look longer at the first steps
-        hooks.take_out()
-        block((BARE, CONTROL), _BLOCK // 2, 1, times)
+        block((BARE, CONTROL), _BLOCK // 2, times)
+        recording.put_in()
+        block((UNSAMPLED, SAMPLED), _BLOCK, times)
+        recording.take_out()
+        block((BARE, CONTROL), _BLOCK // 2, times)
         return times
 
     with tempfile.TemporaryDirectory() as folder:
-        run_id = f"bench-{os.getpid()}"
-        assert smon_rt.start(folder, run_id=run_id, sample_ratio=0.0, warmup_steps=0, always_steps=0)
-        assert smon_rt.request_sampling(10_000, first_step=_FIRST_SAMPLED)
+        recording = Recording(distributed.group.WORLD, folder)
         for number in range(-1, rounds):
-            for arm, times in one_round().items():
+            for arm, times in one_round(recording).items():
                 if number >= 0:
                     result.arms[arm].append(times)
-        smon_rt.stop(closing_line=False)
-        status = smon_rt.status()
-        smon_rt.detach()
     distributed.destroy_process_group()  # the next benchmark makes its own
-    result.spans = status.recorded_spans / max(status.sampled_steps, 1)
-    result.dropped_spans = status.dropped_spans
+    result.spans, result.dropped_spans = recording.spans_of_a_step(), recording.dropped_spans
     return result
 
 
@@ -270,7 +285,7 @@ def measure(smoke: bool, record: Record) -> None:
     for what, is_waiting in STEPS.items():
         try:
             importlib.import_module("torch.distributed.pipelining")
-            result = run(1 if smoke else 30, is_waiting)
+            result = run(1, is_waiting, warm_up=4) if smoke else run(30, is_waiting)
         except ImportError:
             for name in ARMS[1:]:
                 record(f"{what}, {name}, added", None, "torch is not importable")
