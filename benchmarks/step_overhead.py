@@ -208,8 +208,8 @@ class Recording:
     def put_in(self) -> None:
         from smon_rt.integrations.torch import install
 
-        options = {"run_id": f"bench-{os.getpid()}", "sample_ratio": 0.0, "warmup_steps": 0, "always_steps": 0}
-        assert smon_rt.start(self._folder, **options)
+        run_id = f"bench-{os.getpid()}"
+        assert smon_rt.start(self._folder, run_id=run_id, sample_ratio=0.0, warmup_steps=0, always_steps=0)
         assert smon_rt.request_sampling(10_000, first_step=_FIRST_SAMPLED)
         install._register(self._group)
 
