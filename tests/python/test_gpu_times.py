@@ -15,6 +15,7 @@ from smon_rt.analysis.smon_importer import read_smon
 from smon_rt.synth import JobSpec, Pauses, SynthError, make_job
 from smon_rt.trace import read_file
 from smon_rt.trace.clocks import align_traces
+from smon_rt.trace.device_order import bounds_at
 from smon_rt.trace.job_trace import JobReader
 from smon_rt.trace.kinds import FLAGS, KIND_NAMES, TIME_SOURCE_NAMES
 from smon_rt.trace.partners import COMMUNICATION
@@ -178,6 +179,16 @@ def test_the_bound_of_two_ranks_is_that_of_both_their_gpus(
     assert recording is not None
     assert (recording.device_bound_s, recording.clock_bound_s) == (of_one_s, of_two_s)
     assert ("GPU times (no bound)" in analyze(tmp_path).verdict.text) == (of_two_s is None)
+
+
+def test_the_bound_of_a_time_is_that_of_the_map_it_was_made_with() -> None:
+    windows = ((100, 200, 300), (200, 300, 50), (150, 420, 90))
+    maps = [trace_pb2.ClockMap(window_start_ns=a, window_end_ns=b, bound_ns=bound) for a, b, bound in windows]
+    found = bounds_at(maps, np.array([90, 100, 160, 250, 310, 420, 421]))
+    assert found is not None
+    # Outside of all windows nobody knows: as the worst.
+    assert found.tolist() == [300, 300, 300, 90, 90, 90, 300]
+    assert bounds_at([], np.array([1])) is None
 
 
 SPEC = JobSpec(dp=2, pp=2, microbatches=4, steps=3, noise=0.05, gpu_times=True, gpu_bound_us=40, hosts=2, seed=2)

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from smon_rt.trace.device_order import WAIT_EVENT, DeviceOrder, is_device_work, is_on_device
-from smon_rt.trace.kinds import HOST_TIME_SOURCES, RECVS
+from smon_rt.trace.device_order import WAIT_EVENT, DeviceOrder, bounds_at, is_device_work, is_on_device
+from smon_rt.trace.kinds import FLAGS, HOST_TIME_SOURCES, RECVS
 from smon_rt.trace.rank_trace import RankTrace
 from smon_rt.trace.spans import Array, SpanColumns
 
@@ -25,9 +25,12 @@ class DeviceClocks:
     bounds_ns: list[int | None] = field(default_factory=list)
 
     def add(self, trace: RankTrace) -> None:
-        """Takes what one rank recorded, if it has times of a device."""
-        if trace.spans.has_device_times.any():
-            self.bounds_ns.append(max((clock.bound_ns for clock in trace.clock_maps), default=None))
+        """Takes what one rank recorded, if it has times of a device outside of warm-up."""
+        spans = trace.spans
+        rows = spans.has_device_times & (spans.flags & FLAGS["warmup"] == 0)
+        if rows.any():
+            bounds_ns = bounds_at(trace.clock_maps, spans.device_start_ns[rows])
+            self.bounds_ns.append(None if bounds_ns is None else int(bounds_ns.max()))
 
     @property
     def bound_ns(self) -> int | None:
