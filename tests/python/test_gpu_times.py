@@ -157,10 +157,12 @@ def test_communication_on_the_host_beside_a_gpu_keeps_its_times(tmp_path: Path) 
 def test_computes_whose_times_of_the_gpu_were_lost_are_left_out_and_said(tmp_path: Path) -> None:
     spans = [compute(n, 10 * n, 10, microbatch=n) for n in range(10)]
     spans[4] = dataclasses.replace(spans[4], time_source=0)
-    write_rank(tmp_path, spans, packets=[clock_map(30_000)])
+    losses = packet(losses=trace_pb2.Losses(host_only_spans=3))
+    write_rank(tmp_path, spans, packets=[clock_map(30_000), losses])
     report = analyze(tmp_path)
     assert report.fidelity.coverage.device_times == pytest.approx(0.9)
-    assert report.fidelity.left_out[0] == "1 span of GPU computes without the GPU's times"
+    words = ("1 span of GPU computes without the GPU's times", "the GPU's times of 3 spans")
+    assert report.fidelity.left_out == words
     assert report.verdict.text.endswith("GPU times of 90 % of the computes within 30.0 µs")
     assert report.worker_median_s["forward_compute"]["0,0"] == pytest.approx(0.010)
 

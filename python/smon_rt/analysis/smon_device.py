@@ -20,13 +20,18 @@ _LAUNCH_NS = 500_000
 
 @dataclass
 class DeviceClocks:
-    """How far the times of each rank's device may be off its host's clock; None where its files do not say."""
+    """How far the times of each rank's device may be off its host's clock; None where its files do not say.
+
+    `lost_count`: spans of a device whose times nobody knows, since no event was free or it was not seen in time.
+    """
 
     bounds_ns: list[int | None] = field(default_factory=list)
+    lost_count: int = 0
 
     def add(self, trace: RankTrace) -> None:
         """Takes what one rank recorded, if it has times of a device outside of warm-up."""
         spans = trace.spans
+        self.lost_count += trace.losses.host_only_spans
         rows = spans.has_device_times & (spans.flags & FLAGS["warmup"] == 0)
         if rows.any():
             bounds_ns = bounds_at(trace.clock_maps, spans.device_start_ns[rows])

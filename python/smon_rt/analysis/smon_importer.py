@@ -321,6 +321,8 @@ class _JobImporter:
         sources = np.bincount(merged.ops.time_source, minlength=256)
         bound_ns, device_bound_ns = alignment.bound_ns, self._devices.pair_bound_ns
         left_out = [f"{counted(count, 'span')} {words}" for words, count in self._left_out.items() if count]
+        if self._devices.lost_count:
+            left_out.append(f"the GPU's times of {counted(self._devices.lost_count, 'span')}")
         if job.other_runs:
             files = sum(other.file_count for other in job.other_runs)
             left_out.append(f"{counted(files, 'file')} of other runs (--run, --attempt)")
