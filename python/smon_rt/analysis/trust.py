@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from smon_rt.analysis.cause_words import HOST_CAUSES
 from smon_rt.analysis.causes import Cause
-from smon_rt.analysis.missing_words import ranges_words, waits_words
+from smon_rt.analysis.missing_words import ranges_words, together, waits_words
 from smon_rt.analysis.recording import Recording
 from smon_rt.analysis.situation import NAMED_GAIN_RATIO, Situation
 from smon_rt.analysis.units import counted, is_finite, percent, seconds
@@ -85,7 +85,7 @@ def _losses(recording: Recording, waits: str, cause: Cause | None) -> list[str]:
         missing = ranges_words(recording.missing_ranks) + " missing"
         missing += " (what they add to the cause is not in the gain)" if is_everywhere else ""
         words.append(f"{waits}: the cause may be there" if waits else missing)
-    words += _shortened(recording.unfinished)
+    words += _shortened(together(recording.unfinished))
     if recording.dropped_spans:
         by_kind = sorted(recording.dropped_spans.items(), key=lambda item: -item[1])
         named = ", ".join(f"{kind} {count:,}" for kind, count in by_kind[:_MOST_NAMED])
