@@ -130,6 +130,7 @@ def test_checks_are_not_of_the_job_whose_shell_they_run_in() -> None:
         "SMON_RT_LOG": "debug",
         "HOME": "/",
         "SMON_RT_RUN_ID": "y",
+        "SMON_RT_VERDICT_WITHIN_S": "0",
     }
 
 
@@ -155,7 +156,7 @@ def test_the_list_says_what_each_check_needs(capsys: pytest.CaptureFixture[str])
 
 def test_a_check_that_does_not_exist_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert run_command(["check-gpu", "--only", "speed"]) == 2
-    assert "there is no such check: one of contract_fakes, exit" in capsys.readouterr().err
+    assert "there is no such check: one of contract_fakes, loader" in capsys.readouterr().err
 
 
 def test_without_a_gpu_what_needs_none_is_met(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import subprocess
 import sys
@@ -14,8 +15,19 @@ import pytest
 from smon_rt._interleaved import Added, StepTimes
 from smon_rt._proto import trace_pb2
 from smon_rt.bench import Measurement
-from smon_rt.check_gpu import clock_bound, event_cost, graph_capture, nccl_pair, overlap, training
+from smon_rt.check_gpu import (
+    clock_bound,
+    contract,
+    event_cost,
+    graph_capture,
+    loader,
+    nccl_pair,
+    overlap,
+    plugin,
+    training,
+)
 from smon_rt.check_gpu.clock_bound import Truth
+from smon_rt.check_gpu.job import SPANS
 from smon_rt.check_gpu.model import NotHere
 from smon_rt.check_gpu.nccl_rank import COLLECTIVES
 from smon_rt.trace import read_file
@@ -28,6 +40,7 @@ from tests.python.torch_jobs import TorchJob, needs_hooks, nursery, torch_job
 __all__ = ["job", "nursery", "torch_job"]
 
 ROOT = Path(__file__).resolve().parent.parent.parent
+PYTHON_PATH = f"{ROOT}:{ROOT / 'python'}"
 GPU_EVENT = TIME_SOURCE_NAMES.index("gpu_event")
 
 
@@ -139,6 +152,62 @@ def test_both_ranks_must_end_well_and_be_told_the_same() -> None:
         assert words in found.words
 
 
+def test_a_driver_that_is_not_taken_or_not_said_to_be_missing_is_a_miss() -> None:
+    line = "smon_rt: info: no CUDA driver: not here; spans have host times only"
+    assert loader.finding_of(False, [line], 0, SPANS).is_met
+    assert loader.finding_of(True, [], 0, SPANS).is_met
+    assert not loader.finding_of(False, [], 0, SPANS).is_met
+    assert not loader.finding_of(False, [line, line], 0, SPANS).is_met
+    assert "is not taken" in loader.finding_of(True, [line], 0, SPANS).words
+    assert not loader.finding_of(True, [], 0, SPANS - 1).is_met
+    assert not loader.finding_of(True, [], 1, SPANS).is_met
+
+
+class PlantedPlugin:
+    """A plug-in in Python, with one fault or none."""
+
+    def __init__(self, fault: str = "") -> None:
+        self.fault = fault
+        self.started: list[tuple[int, int]] = []
+        self.callbacks = (
+            plugin._INIT_5(self.init),
+            plugin._START(self.start),
+            plugin._ONE(lambda handle: 1 if self.fault == "stop" and handle else 0),
+            plugin._STATE(lambda _handle, _state, _arguments: 0),
+            plugin._ONE(lambda _context: 0),
+        )
+        self.table = plugin._Table5(b"planted", *self.callbacks)
+
+    def init(self, context: Any, identity: int, mask: Any, *_who: Any) -> int:
+        assert identity == 0x1234
+        mask[0] = plugin._COLL | plugin._PROXY_OP
+        context[0] = None if self.fault == "context" else 1
+        return 0
+
+    def start(self, _context: int, handle: Any, event: int) -> int:
+        described = ctypes.cast(event, ctypes.POINTER(plugin._Event)).contents
+        self.started.append((described.type, described.part.coll.count))
+        if self.fault != "handle":
+            handle[0] = len(self.started)
+        return 0
+
+
+def test_a_plugin_that_fails_nccl_is_found() -> None:
+    good = PlantedPlugin()
+    driven = plugin.drive_table(good.table, 5)
+    assert (driven.name, driven.faults) == ("planted", [])
+    assert good.started[0] == (plugin._COLL, 1 << 20)
+    assert [kind for kind, _ in good.started].count(plugin._PROXY_OP) == plugin.OPS  # and what it did not ask for: none
+    assert len(good.started) == 2 * plugin.OPS + 2
+    for fault, words in {
+        "stop": "stop gives 1",
+        "context": "init gives no context",
+        "handle": "startEvent writes no handle",
+    }.items():
+        assert plugin.drive_table(PlantedPlugin(fault).table, 5).faults == [words]
+    assert "undefined symbol: ncclProfiler_v3" in plugin.drive(plugin.LIBRARY, 3).faults[0]
+
+
 def test_a_step_is_a_miss_only_where_it_surely_costs_more() -> None:
     times = StepTimes(100, 0.02, 0.03)
     nothing = Added(0.0, -0.001, 0.001)
@@ -177,10 +246,28 @@ print(json.dumps({
 }))
 """
 
+#: The same two on the project's fake driver, in which the recorder takes real events.
+_WITH_DRIVER = """
+import ctypes, json
+from smon_rt.check_gpu import event_cost, graph_capture
+from tests.python.cuda_stand_in import Gpu
+
+gpu = Gpu(driver=ctypes.CDLL("libcuda.so.1"))
+event_cost._BLOCKS = graph_capture.GRAPHS = 4
+for check in (event_cost, graph_capture):
+    check.cuda_torch = lambda: gpu.torch
+    found = check.run()
+    print(json.dumps([found.is_met, found.words, found.figures]))
+"""
+_FAKE_DRIVER = ROOT / "build" / "release" / "fake_driver"
+needs_fake_driver = pytest.mark.skipif(
+    not _FAKE_DRIVER.exists(), reason=f"{_FAKE_DRIVER} is not built: cmake --build --preset release"
+)
+
 
 def test_the_checks_run_on_a_stand_in_for_torch(job: RecordedJob) -> None:
     """Without a driver: spans are there, and their times of the GPU are missing, which is a miss."""
-    found = json.loads(job.run(_STAND_IN, PYTHONPATH=str(ROOT)).stdout)
+    found = json.loads(job.run(_STAND_IN, PYTHONPATH=PYTHON_PATH).stdout)
     assert not found["is_cost_met"]
     assert found["cost"]["on_device_ratio"] == 0.0
     assert found["cost"]["gpu_span_us"] > 0
@@ -191,6 +278,25 @@ def test_the_checks_run_on_a_stand_in_for_torch(job: RecordedJob) -> None:
     assert overlap.finding_of({8: found["overlaps"]}).is_met
     assert found["waits"]["overlap"] == pytest.approx(1.0)
     assert not overlap.finding_of({1: found["waits"]}).is_met
+
+
+@needs_fake_driver
+def test_with_a_driver_spans_have_times_of_the_gpu_and_captures_are_left_alone(job: RecordedJob) -> None:
+    output = job.run(_WITH_DRIVER, LD_LIBRARY_PATH=str(_FAKE_DRIVER), FAKE_CUDA_CONTEXT="1", PYTHONPATH=PYTHON_PATH)
+    cost, graphs = (json.loads(line) for line in output.stdout.splitlines())
+    assert cost[2]["on_device_ratio"] >= event_cost.LEAST_ON_DEVICE_RATIO, cost
+    assert graphs[0], graphs
+    assert graphs[2]["flagged_spans"] == graphs[2]["captured_spans"] == 4
+
+
+@needs_fake_driver
+def test_the_contract_holds_on_a_driver(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The program that users have, as `smon check-gpu` runs it where there is a GPU."""
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(_FAKE_DRIVER))
+    assert contract.run_cuda().words == "7 checks hold (cuda)"
+    monkeypatch.setenv("LD_LIBRARY_PATH", "")
+    with pytest.raises(NotHere, match="no CUDA driver"):
+        contract.run_cuda()
 
 
 @needs_hooks

@@ -20,11 +20,19 @@ CHECKS: tuple[Check, ...] = (
         function=f"{_PACKAGE}.contract:run_fakes",
     ),
     Check(
+        name="loader",
+        needs=(Need.RECORDER,),
+        shows="recording finds the GPU's driver, or goes on without",
+        limit="without a driver one line says so; no span is lost either way",
+        deadline_s=10,
+        function=f"{_PACKAGE}.loader:run",
+    ),
+    Check(
         name="exit",
         needs=(Need.RECORDER,),
         shows="a job that ends without stop()",
         limit="its exit code is its own, its file is closed, no span is lost",
-        deadline_s=20,
+        deadline_s=15,
         function=f"{_PACKAGE}.endings:run_exit",
     ),
     Check(
@@ -32,7 +40,7 @@ CHECKS: tuple[Check, ...] = (
         needs=(Need.RECORDER,),
         shows="a job that is killed by SIGKILL",
         limit="no span is lost, and the next start puts the last ones into the file",
-        deadline_s=25,
+        deadline_s=20,
         function=f"{_PACKAGE}.endings:run_killed",
     ),
     Check(
@@ -56,7 +64,7 @@ CHECKS: tuple[Check, ...] = (
         needs=_ON_GPU,
         shows="communication beside compute, with CUDA_DEVICE_MAX_CONNECTIONS 1, 8 and 32",
         limit="recording keeps ≥ 95 % of the overlap",
-        deadline_s=70,
+        deadline_s=65,
         function=f"{_PACKAGE}.overlap:run",
     ),
     Check(
@@ -104,7 +112,7 @@ CHECKS: tuple[Check, ...] = (
         needs=_ON_GPU,
         shows="what recording adds to a step of a small transformer",
         limit="≤ 0.1 % not sampled, ≤ 0.5 % sampled (lower ends of 95 % intervals), no span dropped",
-        deadline_s=60,
+        deadline_s=55,
         function=f"{_PACKAGE}.training:run",
     ),
 )

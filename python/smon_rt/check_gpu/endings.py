@@ -13,7 +13,7 @@ from smon_rt.check_gpu.job import EXIT_CODE, SPANS
 from smon_rt.check_gpu.model import Finding
 from smon_rt.check_gpu.process import Ended, child_environment, run_process
 
-__all__ = ["run_exit", "run_gpu_exit", "run_gpu_killed", "run_killed"]
+__all__ = ["recorded_figures", "run_exit", "run_gpu_exit", "run_gpu_killed", "run_job", "run_killed"]
 
 _JOB = "smon_rt.check_gpu.job"
 _JOB_DEADLINE_S = 15.0
@@ -44,8 +44,8 @@ def run_gpu_killed() -> Finding:
 
 def _exit(where: str) -> Finding:
     with tempfile.TemporaryDirectory(prefix="smon-check-") as name:
-        ended = _job(Path(name), "exit", where)
-        figures = {"exit_code": ended.exit_code, "took_s": ended.took_s, **_trace(Path(name), where)}
+        ended = run_job(Path(name), "exit", where)
+        figures = {"exit_code": ended.exit_code, "took_s": ended.took_s, **recorded_figures(Path(name), where)}
     is_met = ended.exit_code == EXIT_CODE and figures["state"] == "closed"
     return Finding(is_met and _is_whole(figures), _words(ended, figures), figures)
 
@@ -53,27 +53,26 @@ def _exit(where: str) -> Finding:
 def _killed(where: str) -> Finding:
     with tempfile.TemporaryDirectory(prefix="smon-check-") as name:
         run_id = f"check-{uuid.uuid4().hex[:12]}"
-        ended = _job(Path(name), "killed", where, run_id)
-        figures = {"exit_code": ended.exit_code, **_trace(Path(name), where, run_id)}
+        ended = run_job(Path(name), "killed", where, run_id)
+        figures = {"exit_code": ended.exit_code, **recorded_figures(Path(name), where, run_id)}
         # The next one, of whatever name, takes over what the dead one left; it also leaves no memory behind.
-        after = _job(Path(name), "stop", "host")
-        merged = _trace(Path(name), where, run_id)
+        after = run_job(Path(name), "stop", "host")
+        merged = recorded_figures(Path(name), where, run_id)
         figures |= {"next_exit_code": after.exit_code, "merged_spans": merged["spans"]}
     is_met = ended.exit_code == _KILLED and figures["state"] == "killed" and after.exit_code == 0
     is_met = is_met and merged["is_merged"] and merged["spans"] == figures["spans"]
     return Finding(is_met and _is_whole(figures), _words(ended, figures), figures)
 
 
-def _job(folder: Path, how: str, where: str, run_id: str = "") -> Ended:
-    environment = child_environment(
-        os.environ, SMON_RT_RUN_ID=run_id or f"check-{uuid.uuid4().hex[:12]}", SMON_RT_VERDICT_WITHIN_S="0"
-    )
+def run_job(folder: Path, how: str, where: str, run_id: str = "", **more: str) -> Ended:
+    """Runs `job.py`, which records into a directory, with more variables of the environment if they are given."""
+    environment = child_environment(os.environ, SMON_RT_RUN_ID=run_id or f"check-{uuid.uuid4().hex[:12]}", **more)
     with tempfile.TemporaryDirectory(prefix="smon-check-") as elsewhere:
         command = [sys.executable, "-m", _JOB, str(folder), how, where]
         return run_process(command, _JOB_DEADLINE_S, Path(elsewhere), environment)
 
 
-def _trace(folder: Path, where: str, run_id: str | None = None) -> dict[str, Any]:
+def recorded_figures(folder: Path, where: str, run_id: str | None = None) -> dict[str, Any]:
     """What is there of a job's trace: in its file, and in memory that outlived it."""
     from smon_rt.trace import read_directory
     from smon_rt.trace.kinds import KIND_NUMBERS

@@ -27,7 +27,6 @@ ENVIRONMENT = {
     "NCCL_IB_DISABLE": "1",
     "NCCL_NET": "Socket",
     "NCCL_SOCKET_IFNAME": "lo",
-    "SMON_RT_VERDICT_WITHIN_S": "0",
 }
 LEAST_JOINED_RATIO = 0.99
 _LOOK_S = 0.05

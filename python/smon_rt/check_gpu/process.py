@@ -45,13 +45,13 @@ class Ended:
 
 
 def child_environment(environ: Mapping[str, str], **more: str) -> dict[str, str]:
-    """The environment of a check: without what a job or a user set for recordings of theirs."""
+    """The environment of a check: without what a job or a user set for recordings of theirs, and without a verdict."""
     kept = {
         name: value
         for name, value in environ.items()
         if name not in _CLEARED and (not name.startswith(("SMON_RT_", "TORCHELASTIC_")) or name == "SMON_RT_LOG")
     }
-    return {**kept, **more}
+    return {**kept, "SMON_RT_VERDICT_WITHIN_S": "0", **more}
 
 
 def run_process(command: Sequence[str], deadline_s: float, folder: Path, environment: Mapping[str, str]) -> Ended:
