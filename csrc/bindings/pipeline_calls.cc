@@ -4,9 +4,11 @@
 
 #include <Python.h>
 
+#include <array>
 #include <cstdint>
 #include <utility>
 
+#include "bindings/collective_table.h"
 #include "bindings/forward_state.h"
 #include "bindings/python_reference.h"
 #include "bindings/recorded_method.h"
@@ -19,15 +21,32 @@ namespace smon_rt::bindings {
 
 namespace {
 
+/// What a stage says of itself, asked once in each run of a schedule, which keeps its stages.
+struct Stage {
+  PyObject* object = nullptr;
+  long chunk = -1;  // and the others: not asked yet
+  int is_last = -1;
+  int has_backward = -1;
+};
+
 /// The schedule that runs on this thread.
 struct Schedule {
+  bool is_running = false;
   bool is_eval = false;
   bool is_loop = true;    // stages go round the ranks (0 1 0 1), and not to and fro (0 1 1 0)
   bool has_loss = false;  // it computes the loss itself, right after the last stage's forward
   int microbatch_offset = 0;
   smon_token forward_with_loss = 0;  // the last stage's forward, which ends with its loss
+  std::array<Stage, 4> stages{};
 };
 thread_local Schedule t_schedule;
+
+/// The backward of a stage that runs on this thread, recorded, and whether the engine runs for it.
+struct StageBackward {
+  bool is_running = false;
+  bool is_engine_running = false;
+};
+thread_local StageBackward t_backward;
 
 struct StageNames {
   PyObject* stage_index;
@@ -63,31 +82,59 @@ bool read_int(PyObject* object, long& value) {
   return object != nullptr && !(value == -1 && PyErr_Occurred() != nullptr);
 }
 
+/// nullptr: not remembered.
+Stage* find_stage(PyObject* object) {
+  if (!t_schedule.is_running) return nullptr;
+  for (Stage& stage : t_schedule.stages) {
+    if (stage.object == nullptr) stage.object = object;
+    if (stage.object == object) return &stage;
+  }
+  return nullptr;
+}
+
+/// The place of a stage among those of this rank. False: it says none, and an exception may be set.
+bool find_chunk(PyObject* object, long& chunk) {
+  Stage* known = find_stage(object);
+  if (known != nullptr && known->chunk >= 0) {
+    chunk = known->chunk;
+    return true;
+  }
+  long stage, size;
+  const Reference stage_index(PyObject_GetAttr(object, g_names.stage_index));
+  const Reference group_size(stage_index ? PyObject_GetAttr(object, g_names.group_size) : nullptr);
+  if (!read_int(stage_index.get(), stage) || !read_int(group_size.get(), size) || size <= 0) return false;
+  chunk = stage / size;
+  if (known != nullptr) known->chunk = chunk;
+  return true;
+}
+
 /// Microbatch and chunk of a call of a stage's method, whose first argument is the microbatch; none if it says neither.
 Ids ids_of(PyObject* const* args, Py_ssize_t count, PyObject* kwnames) {
   Ids ids;
   if (count == 0) return ids;
   PyObject* given = argument(args, count, kwnames, 1, g_names.microbatch[0]);
   if (given == nullptr) given = argument(args, count, kwnames, 1, g_names.microbatch[1]);
-  long microbatch, stage, size;
-  const Reference stage_index(PyObject_GetAttr(args[0], g_names.stage_index));
-  const Reference group_size(stage_index ? PyObject_GetAttr(args[0], g_names.group_size) : nullptr);
-  if (read_int(given, microbatch) && read_int(stage_index.get(), stage) && read_int(group_size.get(), size) &&
-      size > 0) {
+  long microbatch, chunk;
+  if (read_int(given, microbatch) && find_chunk(args[0], chunk)) {
     ids.microbatch = static_cast<std::int16_t>(microbatch + t_schedule.microbatch_offset);
-    ids.chunk = static_cast<std::int16_t>(stage / size);
+    ids.chunk = static_cast<std::int16_t>(chunk);
   }
   PyErr_Clear();
   return ids;
 }
 
-/// Whether an attribute is true; `missing` if it is not there.
-bool is_true(PyObject* object, PyObject* name, bool missing) {
+/// Whether an attribute of a stage, most often a property, is true; `missing` if it is not there.
+bool is_true(PyObject* object, int Stage::* what, PyObject* name, bool missing) {
+  Stage* known = find_stage(object);
+  if (known != nullptr && known->*what >= 0) return known->*what != 0;
   const Reference value(PyObject_GetAttr(object, name));
-  const int is = value ? PyObject_IsTrue(value.get()) : -1;
-  if (is >= 0) return is != 0;
-  PyErr_Clear();
-  return missing;
+  int is = value ? PyObject_IsTrue(value.get()) : -1;
+  if (is < 0) {
+    PyErr_Clear();
+    is = missing ? 1 : 0;
+  }
+  if (known != nullptr) known->*what = is;
+  return is != 0;
 }
 
 smon_token begin(int kind, const Ids& of_call, PyObject* name) {
@@ -108,7 +155,7 @@ PyObject* forward(const RecordedMethod& method, PyObject* const* args, std::size
   set_inside_model(was_inside);
   if (output == nullptr) {
     smon_abort(token);
-  } else if (t_schedule.has_loss && is_true(args[0], g_names.is_last, false)) {
+  } else if (t_schedule.has_loss && is_true(args[0], &Stage::is_last, g_names.is_last, false)) {
     t_schedule.forward_with_loss = token;
   } else {
     smon_end(token);
@@ -131,7 +178,9 @@ PyObject* loss(const RecordedMethod& method, PyObject* const* args, std::size_t 
 PyObject* backward(const RecordedMethod& method, PyObject* const* args, std::size_t flagged, PyObject* kwnames) {
   const Py_ssize_t count = PyVectorcall_NARGS(flagged);
   // Without a backward it returns at once.
-  if (count == 0 || !is_true(args[0], g_names.has_backward, true)) return call_original(method, args, flagged, kwnames);
+  if (count == 0 || !is_true(args[0], &Stage::has_backward, g_names.has_backward, true)) {
+    return call_original(method, args, flagged, kwnames);
+  }
   PyObject* name = g_names.weight_name;
   if (method.kind == 0) {
     PyObject* is_full = argument(args, count, kwnames, 3, g_names.full_backward);
@@ -141,7 +190,9 @@ PyObject* backward(const RecordedMethod& method, PyObject* const* args, std::siz
   }
   const smon_token token = begin(SMON_BACKWARD_COMPUTE, ids_of(args, count, kwnames), name);
   await_backward_end(token);
+  const StageBackward before = std::exchange(t_backward, {token != 0, false});
   PyObject* result = call_original(method, args, flagged, kwnames);
+  t_backward = before;
   if (result == nullptr) {
     smon_abort(token);
   } else {
@@ -208,6 +259,8 @@ PyObject* enter_schedule(PyObject*, PyObject* const* args, Py_ssize_t count) {
     if (PyErr_Occurred() == nullptr) PyErr_SetString(PyExc_TypeError, "enter_schedule() takes 4 arguments");
     return nullptr;
   }
+  smon_abort(std::exchange(t_schedule, Schedule{}).forward_with_loss);  // of a run whose end nobody saw
+  t_schedule.is_running = true;
   t_schedule.is_eval = args[0] == Py_True;
   t_schedule.is_loop = args[1] == Py_True;
   t_schedule.has_loss = args[2] == Py_True;
@@ -221,12 +274,28 @@ PyObject* leave_schedule(PyObject*, PyObject*) {
   Py_RETURN_NONE;
 }
 
+PyObject* enter_stage_backward(PyObject*, PyObject*) {
+  // One inside another, as where activations are recomputed, is part of it.
+  if (!t_backward.is_running || t_backward.is_engine_running) Py_RETURN_FALSE;
+  t_backward.is_engine_running = true;
+  close_forward(0);
+  Py_RETURN_TRUE;
+}
+
+PyObject* leave_stage_backward(PyObject*, PyObject*) {
+  t_backward.is_engine_running = false;
+  end_reductions();
+  Py_RETURN_NONE;
+}
+
 PyMethodDef g_calls[] = {
     {"recorded_stage_method", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(&recorded_stage_method)),
      METH_FASTCALL, "What a method of a pipeline's stage becomes; see the stub."},
     {"enter_schedule", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(&enter_schedule)), METH_FASTCALL,
      "A schedule begins a step on this thread."},
     {"leave_schedule", &leave_schedule, METH_NOARGS, "It has ended."},
+    {"enter_stage_backward", &enter_stage_backward, METH_NOARGS, "The autograd engine begins; see the stub."},
+    {"leave_stage_backward", &leave_stage_backward, METH_NOARGS, "It has returned."},
     {nullptr, nullptr, 0, nullptr},
 };
 

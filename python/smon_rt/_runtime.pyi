@@ -252,6 +252,12 @@ def enter_schedule(is_eval: bool, is_loop: bool, has_loss: bool, microbatch_offs
 def leave_schedule() -> None:
     """It has ended: what a stage left open is aborted, transfers that did not come are forgotten."""
 
+def enter_stage_backward() -> bool:
+    """Whether the autograd engine, which begins now, runs for the backward of a stage that is recorded on this thread."""
+
+def leave_stage_backward() -> None:
+    """It has returned: what the reducer issued is done."""
+
 def is_sampled() -> bool:
     """Whether the current step's spans are recorded: what is costly to find out can be left out otherwise."""
 

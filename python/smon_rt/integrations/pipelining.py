@@ -57,8 +57,8 @@ _NOT_OF_MICROBATCHES: dict[str, int] = {}
 _patches = Patches()
 
 
-class _Running(threading.local):
-    """The schedule that runs on this thread."""
+class _Running:
+    """The schedule that runs on a thread."""
 
     schedule: Any = None
     is_eval = False
@@ -71,7 +71,12 @@ class _Running(threading.local):
     """How many steps had ended at the last call: further calls in the same step are further microbatches."""
 
 
-_running = _Running()
+class _OfThread(threading.local):
+    def __init__(self) -> None:
+        self.running = _Running()
+
+
+_of_thread = _OfThread()
 _ended_steps = 0
 
 
@@ -137,7 +142,7 @@ def _startup(original: Method) -> Method:
     def _initialize_pp_stages(self: Any, *args: Any, **kwargs: Any) -> Any:
         # (stages, args, kwargs, target, fwd_initialized, bwd_initialized)
         is_done = len(args) > 5 and args[4] and args[5] == getattr(self, "_has_backward", None)
-        if is_done or _running.is_eval:
+        if is_done or _of_thread.running.is_eval:
             return original(self, *args, **kwargs)
         with native.span(_STARTUP), collectives.override(_NOT_OF_MICROBATCHES):
             return original(self, *args, **kwargs)
@@ -147,14 +152,15 @@ def _startup(original: Method) -> Method:
 
 def _step(original: Method) -> Method:
     def step(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if _running.schedule is not None:  # of a class that calls another's step
+        running = _of_thread.running
+        if running.schedule is not None:  # of a class that calls another's step
             return original(self, *args, **kwargs)
         try:
             _enter(self)
         except Exception as error:
             state.failed("pipelining", error)
         try:
-            if _running.is_eval:
+            if running.is_eval:
                 with native.span(_EVAL, flags=FORWARD_ONLY), collectives.override(_NOT_OF_MICROBATCHES):
                     return original(self, *args, **kwargs)
             return original(self, *args, **kwargs)
@@ -168,18 +174,19 @@ def _step(original: Method) -> Method:
 
 
 def _enter(schedule: Any) -> None:
-    _running.schedule = schedule
-    _running.is_eval = getattr(schedule, "_has_backward", True) is False
+    running = _of_thread.running
+    running.schedule = schedule
+    running.is_eval = getattr(schedule, "_has_backward", True) is False
     try:
-        if not _running.is_eval:
+        if not running.is_eval:
             steps.begin_unless_explicit()
             steps.interrupt()
-            is_same = _running.step == _ended_steps
-            _running.microbatch_offset = _running.microbatch_offset + schedule._n_microbatches if is_same else 0
-            _running.step = _ended_steps
+            is_same = running.step == _ended_steps
+            running.microbatch_offset = running.microbatch_offset + schedule._n_microbatches if is_same else 0
+            running.step = _ended_steps
             compute.model_ran()
         _say_layout(schedule)
-        native.enter_schedule(_running.is_eval, _running.is_loop, _loss_follows(schedule), _running.microbatch_offset)
+        native.enter_schedule(running.is_eval, running.is_loop, _loss_follows(schedule), running.microbatch_offset)
     except Exception as error:
         native.set_fact("hook.pipelining.layout", words_of(error)[:200])
 
@@ -190,20 +197,22 @@ def _loss_follows(schedule: Any) -> bool:
 
 
 def _leave() -> None:
+    running = _of_thread.running
     native.leave_schedule()
-    _running.schedule = None
-    _running.is_eval = False
+    running.schedule = None
+    running.is_eval = False
 
 
 def _say_layout(schedule: Any) -> None:
+    running = _of_thread.running
     schedule_now = (state.switch.recording, id(schedule))
-    if schedule_now == _running.known_schedule:
+    if schedule_now == running.known_schedule:
         return
-    _running.known_schedule = schedule_now
+    running.known_schedule = schedule_now
     stages = getattr(schedule, "_stages", None) or [schedule._stage]
     stage = stages[0]
     places = stage.stage_index_to_group_rank
-    _running.is_loop = all(place == index % stage.group_size for index, place in places.items())
+    running.is_loop = all(place == index % stage.group_size for index, place in places.items())
     class_name = type(schedule).__name__
     layout = replace(
         known_layout(),

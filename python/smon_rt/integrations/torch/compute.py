@@ -35,20 +35,23 @@ Call = Callable[..., Any]
 
 
 class _Counts:
-    """Of the current step."""
+    """Of the current step. An object, since an attribute of a class is costly to set."""
 
     models = 0
     """Calls of outermost modules with parameters, recorded or not."""
     forwards = 0
     backwards = 0
+    is_end_awaited = False
+    """The engine will say when this backward pass has computed all."""
+
+
+_counts = _Counts()
 
 
 #: Called when a backward pass has returned: whatever it reduces is reduced.
 on_backward_end: list[Callable[[], None]] = []
 
 _ON_EVAL_END = [steps.go_on]
-
-_is_end_awaited = False
 
 
 class Roots:
@@ -73,10 +76,10 @@ class Roots:
     def step_ended(self) -> None:
         """Ends the discovery, or begins one: gradients came from a model that was not seen."""
         if self._steps_left > 0:
-            self._steps_left -= 1 if _Counts.models else 0
+            self._steps_left -= 1 if _counts.models else 0
             if self._steps_left == 0:
                 self._end_discovery()
-        elif _Counts.backwards > 0 and _Counts.models == 0:
+        elif _counts.backwards > 0 and _counts.models == 0:
             self.discover(1)
 
     def restore(self) -> None:
@@ -147,7 +150,7 @@ class Roots:
             if next(module.parameters(), None) is None:
                 return False  # a loss, a transform: no model
             self._wrap_class(owner)
-        _Counts.models += 1
+        _counts.models += 1
         # Recomputed activations are part of the backward pass, on whichever thread.
         return not gradients.is_in_backward()
 
@@ -173,8 +176,8 @@ def _begin_forward(module: Any) -> int:
     if native.find_open(_COMPUTE):
         return 0
     gradients.forward_ran(module)
-    token = native.begin(_FORWARD, _Counts.forwards, 0)
-    _Counts.forwards += 1
+    token = native.begin(_FORWARD, _counts.forwards, 0)
+    _counts.forwards += 1
     native.set_forward(token)
     return token
 
@@ -195,10 +198,17 @@ def close_forward() -> None:
 def backward(original: Call) -> Call:
     """What `torch.autograd.backward` becomes."""
     is_compiling: Callable[[], bool] = sys.modules["torch"].compiler.is_compiling
+    enter_stage, leave_stage, ended = native.enter_stage_backward, native.leave_stage_backward, gradients.backward_ended
 
     def recorded(*args: Any, **kwargs: Any) -> Any:
         if is_compiling() or not switch.is_on:
             return original(*args, **kwargs)
+        if enter_stage():  # the backward of a pipeline's stage, which is recorded: nothing is left to find out
+            _counts.is_end_awaited = False
+            result = original(*args, **kwargs)
+            leave_stage()
+            ended()
+            return result
         token = None
         try:
             # One inside another belongs to it: recomputed activations.
@@ -221,15 +231,14 @@ def backward(original: Call) -> Call:
 
 
 def _begin_backward() -> int:
-    global _is_end_awaited
-    _is_end_awaited = False
+    _counts.is_end_awaited = False
     native.take_backward_end()
     native.end_forward()
     steps.interrupt()
-    microbatch = min(_Counts.backwards, max(_Counts.forwards - 1, 0))
+    microbatch = min(_counts.backwards, max(_counts.forwards - 1, 0))
     if native.find_open(_COMPUTE):
         return 0
-    _Counts.backwards += 1
+    _counts.backwards += 1
     token = native.begin(_BACKWARD, microbatch, 0)
     native.await_backward_end(token)
     return token
@@ -240,19 +249,18 @@ def reduction_began() -> None:
 
     The engine calls what is queued here in order, and the reducer queues its wait after its last collective.
     """
-    global _is_end_awaited
-    if _is_end_awaited:
+    if _counts.is_end_awaited:
         return
-    _is_end_awaited = True
+    _counts.is_end_awaited = True
     sys.modules["torch"].autograd.Variable._execution_engine.queue_callback(native.backward_computed)
 
 
 def model_ran() -> None:
     """A model's calls in this step are recorded elsewhere: none need be looked for."""
-    _Counts.models += 1
+    _counts.models += 1
 
 
 def step_ended() -> None:
     """Counts of microbatches begin again."""
     native.close_forward(FORWARD_ONLY)
-    _Counts.models = _Counts.forwards = _Counts.backwards = 0
+    _counts.models = _counts.forwards = _counts.backwards = 0

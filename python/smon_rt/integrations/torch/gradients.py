@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import sys
 import weakref
-from typing import Any, ClassVar
+from typing import Any
 
 from smon_rt._backend import native
 
@@ -46,10 +46,12 @@ class _Sizes:
 
 
 class _Seen:
-    """Where gradients are to be found."""
+    """Where gradients are to be found. An object, since an attribute of a class is costly to set."""
 
-    modules: ClassVar[weakref.WeakSet[Any]] = weakref.WeakSet()
-    optimizers: ClassVar[weakref.WeakSet[Any]] = weakref.WeakSet()
+    def __init__(self) -> None:
+        self.modules: weakref.WeakSet[Any] = weakref.WeakSet()
+        self.optimizers: weakref.WeakSet[Any] = weakref.WeakSet()
+
     must_look = False
     """A backward pass has ended, and no optimizer has stepped since."""
     addresses: frozenset[int] | None = None
@@ -57,6 +59,9 @@ class _Seen:
     """Elements of all gradients of a model, or an optimizer: those of a flat copy."""
     sizes: _Sizes | None = None
     backwards = 0
+
+
+_seen = _Seen()
 
 
 def learn_files() -> None:
@@ -95,7 +100,7 @@ def are_reduced(origin: int, frame: Any, tensors: list[Any]) -> bool:
         if origin == ENGINE:
             return True
         return origin == PYTHON and _is_called_by_hook(frame)
-    return _Seen.must_look and origin == PYTHON and are_gradients(tensors)
+    return _seen.must_look and origin == PYTHON and are_gradients(tensors)
 
 
 def _is_called_by_hook(frame: Any) -> bool:
@@ -113,53 +118,53 @@ def _is_called_by_hook(frame: Any) -> bool:
 
 def are_gradients(tensors: list[Any]) -> bool:
     """Whether these are gradients, or a flat copy of all of a model's; asked between backward and optimizer only."""
-    if _Seen.sizes is None:
-        _Seen.sizes = _Sizes([[p.numel() for p in parameters] for parameters in _parameters()])
-    tensors = [tensor for tensor in tensors if _Seen.sizes.may_be(tensor.numel())]
+    if _seen.sizes is None:
+        _seen.sizes = _Sizes([[p.numel() for p in parameters] for parameters in _parameters()])
+    tensors = [tensor for tensor in tensors if _seen.sizes.may_be(tensor.numel())]
     if not tensors:
         return False  # as the activations of tensor parallelism, between the backward passes of a pipeline
-    if _Seen.addresses is None:
+    if _seen.addresses is None:
         _find_gradients()
-    addresses = _Seen.addresses or frozenset()
-    return any(t.data_ptr() in addresses or t.numel() in _Seen.totals for t in tensors)
+    addresses = _seen.addresses or frozenset()
+    return any(t.data_ptr() in addresses or t.numel() in _seen.totals for t in tensors)
 
 
 def _parameters() -> list[list[Any]]:
     """Of each model that ran, and each optimizer that stepped."""
-    owners = [list(module.parameters()) for module in list(_Seen.modules)]
-    return owners + [[p for group in one.param_groups for p in group["params"]] for one in list(_Seen.optimizers)]
+    owners = [list(module.parameters()) for module in list(_seen.modules)]
+    return owners + [[p for group in one.param_groups for p in group["params"]] for one in list(_seen.optimizers)]
 
 
 def _find_gradients() -> None:
     """Once a backward pass, and only in jobs that reduce after it by themselves."""
     gradients = [[p.grad for p in parameters if p.grad is not None] for parameters in _parameters()]
-    _Seen.addresses = frozenset(gradient.data_ptr() for those in gradients for gradient in those)
-    _Seen.totals = frozenset(sum(gradient.numel() for gradient in those) for those in gradients if those)
+    _seen.addresses = frozenset(gradient.data_ptr() for those in gradients for gradient in those)
+    _seen.totals = frozenset(sum(gradient.numel() for gradient in those) for those in gradients if those)
 
 
 def backward_ended() -> None:
     """Gradients are there now."""
-    _Seen.addresses = None
-    _Seen.backwards += 1
-    if _Seen.backwards % _LOOK_AGAIN == 0:
-        _Seen.sizes = None
-    if not _Seen.must_look:
-        _Seen.must_look = True
+    _seen.addresses = None
+    _seen.backwards += 1
+    if _seen.backwards % _LOOK_AGAIN == 0:
+        _seen.sizes = None
+    if not _seen.must_look:
+        _seen.must_look = True
         native.set_must_look(True)
 
 
 def optimizer_stepped(optimizer: Any) -> None:
     """Gradients have been used."""
-    if _Seen.must_look:
-        _Seen.must_look = False
+    if _seen.must_look:
+        _seen.must_look = False
         native.set_must_look(False)
-    if optimizer not in _Seen.optimizers:
-        _Seen.optimizers.add(optimizer)
-        _Seen.sizes = None
+    if optimizer not in _seen.optimizers:
+        _seen.optimizers.add(optimizer)
+        _seen.sizes = None
 
 
 def forward_ran(module: Any) -> None:
     """A model whose parameters have gradients."""
-    if module not in _Seen.modules:
-        _Seen.modules.add(module)
-        _Seen.sizes = None
+    if module not in _seen.modules:
+        _seen.modules.add(module)
+        _seen.sizes = None

@@ -40,14 +40,9 @@ class _Implicit:
     """The one whose step closes them."""
 
 
-class _Running(threading.local):
-    """Steps of optimizers that this thread is in, one inside the other."""
-
-    def __init__(self) -> None:
-        self.inside: list[list[int]] = []  # [identity of the optimizer, token]
-
-
-_running = _Running()
+#: Thread → steps of optimizers that it is in, one inside the other: [identity of the optimizer, token]. Most often none
+#: is in any, which a look at this costs less than one at what is a thread's own.
+_running: dict[int, list[list[int]]] = {}
 #: Called when something else than a forward begins.
 on_other_work: list[Callable[[], None]] = []
 #: Called when the outermost optimizer's step has returned.
@@ -72,10 +67,10 @@ def before_step(optimizer: Any, _args: tuple[Any, ...], _kwargs: dict[str, Any])
 
 
 def _begin(optimizer: Any) -> None:
-    inside = _running.inside
-    if any(identity == id(optimizer) for identity, _ in inside):
+    if _running and any(identity == id(optimizer) for identity, _ in _inside()):
         _abort_all()  # its step before was left by an exception, of which torch does not tell
     entry = [id(optimizer), 0]
+    inside = _running.setdefault(threading.get_ident(), [])
     inside.append(entry)
     if len(inside) > 1:  # an optimizer that wraps another
         return
@@ -88,21 +83,21 @@ def _begin(optimizer: Any) -> None:
 
 def interrupt() -> None:
     """Something else begins, in the closure of an optimizer's step if there is one: the optimizer waits for it."""
-    if _running.inside:
-        entry = _running.inside[0]
+    if _running and (inside := _inside()):
+        entry = inside[0]
         token, entry[1] = entry[1], 0
         native.end(token)
 
 
 def go_on() -> None:
     """That has ended: what is left of the optimizer's step is the optimizer's."""
-    if _running.inside and not native.find_open(_OTHERS_MASK):
-        _running.inside[0][1] = native.begin(_OPTIMIZER)
+    if _running and (inside := _inside()) and not native.find_open(_OTHERS_MASK):
+        inside[0][1] = native.begin(_OPTIMIZER)
 
 
 def after_step(optimizer: Any, _args: tuple[Any, ...], _kwargs: dict[str, Any]) -> None:
     """torch calls it after the step of an optimizer that returned."""
-    inside = _running.inside
+    inside = _inside()
     if not inside:
         return
     try:
@@ -112,6 +107,7 @@ def after_step(optimizer: Any, _args: tuple[Any, ...], _kwargs: dict[str, Any]) 
             if identity == id(optimizer):
                 break
         if not inside:
+            _running.pop(threading.get_ident(), None)
             gradients.optimizer_stepped(optimizer)
             if switch.is_on:
                 state.call_all(on_optimizer_step, "torch.optimizer")
@@ -144,15 +140,19 @@ def scaler_step(original: Callable[..., Any]) -> Callable[..., Any]:
     return step
 
 
+def _inside() -> list[list[int]]:
+    """Of this thread."""
+    return _running.get(threading.get_ident(), [])
+
+
 def _abort_all() -> None:
-    for _, token in _running.inside:
+    for _, token in _running.pop(threading.get_ident(), []):
         native.abort(token)
-    _running.inside.clear()
 
 
 def step_ended() -> None:
     """What an exception has left open ends with its step."""
-    if _running.inside:
+    if _running:
         _abort_all()
 
 
