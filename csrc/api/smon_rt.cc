@@ -138,6 +138,10 @@ uint16_t smon_register_communicator(const char* name, const char* dimension, con
   });
 }
 
+void smon_set_stream_waits(uint16_t comm_id) {
+  if (Recorder* recorder = Runtime::recorder()) recorder->set_stream_waits(comm_id);
+}
+
 void smon_step_begin(int64_t step) {
   if (!smon_rt::is_recording()) return;
   if (Recorder* recorder = Runtime::recorder()) recorder->step_begin(step);

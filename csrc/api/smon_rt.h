@@ -126,6 +126,10 @@ SMON_API uint16_t smon_register_track(int32_t device, uint64_t stream);
 SMON_API uint16_t smon_register_communicator(const char* name, const char* dimension, const int32_t* member_ranks,
                                              size_t member_count);
 
+/* A wait for operations of this communicator makes a stream of the GPU wait and returns at once, as NCCL's do: where
+ * smon_end_at says SMON_TIME_WAIT_RETURN of its messages and data parallelism, SMON_TIME_WAIT_EVENT is meant. */
+SMON_API void smon_set_stream_waits(uint16_t comm_id);
+
 /* The step that spans belong to from here on. Steps may be numbered by the caller (step >= 0) or counted (step < 0). A
  * step begins where the one before ended, or here. Every step's wall time is recorded. */
 SMON_API void smon_step_begin(int64_t step);

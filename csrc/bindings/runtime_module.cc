@@ -165,6 +165,7 @@ PYBIND11_MODULE(_runtime_of_main_interpreter, module, py::mod_gil_not_used()) {
   module.def("register_track", &smon_register_track, py::arg("device"), py::arg("stream"), no_gil);
   module.def("register_communicator", &register_communicator, py::arg("name"), py::arg("dimension"),
              py::arg("member_ranks"), no_gil);
+  module.def("set_stream_waits", &smon_set_stream_waits, py::arg("comm_id"), no_gil);
   module.def(
       "request_sampling",
       [](std::int64_t first_step, std::int32_t step_count) {

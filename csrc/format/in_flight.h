@@ -175,7 +175,8 @@ struct CommRecord {
   std::atomic<std::int64_t> last_enqueued_ticks{0};
   std::atomic<std::int64_t> last_completed_ticks{0};
   std::atomic<std::uint32_t> last_kind{0};
-  std::uint32_t unused[5] = {};
+  std::atomic<std::uint32_t> has_stream_waits{0};  // 1: a wait makes a stream of the GPU wait, and returns at once
+  std::uint32_t unused[4] = {};
 };
 
 /// What a channel of a communicator waits for. The numbers are in the arena: never renumber.

@@ -23,6 +23,15 @@ inline constexpr std::uint32_t kGpuKinds =
     1u << static_cast<unsigned>(Kind::kForwardBackwardCombined) | 1u << static_cast<unsigned>(Kind::kEval) |
     1u << static_cast<unsigned>(Kind::kOptimizer) | 1u << static_cast<unsigned>(Kind::kOptimizerClipMainGrad);
 
+/// Kinds that have an event behind the wait for them, where that makes a stream wait.
+inline constexpr std::uint32_t kGpuWaitKinds =
+    1u << static_cast<unsigned>(Kind::kForwardSend) | 1u << static_cast<unsigned>(Kind::kForwardRecv) |
+    1u << static_cast<unsigned>(Kind::kBackwardSend) | 1u << static_cast<unsigned>(Kind::kBackwardRecv) |
+    1u << static_cast<unsigned>(Kind::kParamsAllGather) | 1u << static_cast<unsigned>(Kind::kGradsReduceScatter) |
+    1u << static_cast<unsigned>(Kind::kGradsAllReduce) | 1u << static_cast<unsigned>(Kind::kLayernormGradsAllReduce) |
+    1u << static_cast<unsigned>(Kind::kEmbeddingGradsAllReduce) |
+    1u << static_cast<unsigned>(Kind::kSeparateGradsAllReduce);
+
 /// Records the boundaries of spans on the GPU: which stream, which event, and when two spans share one.
 ///
 /// A context, and a stream of it, that a thread is first seen in is asked for; until the drain thread has made its

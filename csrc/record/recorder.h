@@ -118,7 +118,8 @@ class Recorder {
   /// clock alone.
   void end_at(Token token, std::int64_t ticks, TimeSource source, std::uint16_t flags) noexcept {
     if (token == 0 || recording_state() == RecordingState::kOff) return;
-    if (source == TimeSource::kWaitEvent) return end_on_gpu(token, flags, ticks, source);
+    const bool may_have_event = source == TimeSource::kWaitReturn && gpu_spans_ != nullptr;
+    if (source == TimeSource::kWaitEvent || may_have_event) return end_on_gpu(token, flags, ticks, source);
     end_any(token, flags, ticks, source);
   }
   /// Where an open span may turn out to have ended: the ticks for end_at(), and on a GPU the place in the stream, which
@@ -158,6 +159,10 @@ class Recorder {
   /// A device's stream as seen by the calling thread. device -1: the thread itself.
   std::uint16_t register_track(std::int32_t device, std::uint64_t stream);
 
+  /// Waits for ops of this communicator make a stream of the GPU wait, and return to the host at once: the return of
+  /// one says nothing, an event behind it does. For messages and data parallelism, that is; others keep their return.
+  void set_stream_waits(std::uint16_t comm_id) noexcept;
+
   /// The op of a communicator that was issued before is done (started), as far as an integration knows.
   void communication_started(std::uint16_t comm_id) noexcept;
   void communication_completed(std::uint16_t comm_id) noexcept;
@@ -196,6 +201,7 @@ class Recorder {
   GpuSpans::Boundary add_events(OpenSlot& slot, ThreadSlots* thread, TimeSource source, bool is_late,
                                 SpanWords& words) noexcept;
   void release_events(const SpanWords& words) noexcept;
+  bool has_stream_waits(const SpanWords& words) const noexcept;
   OpenSlot* slot_of(Token token, ThreadSlots** owner) noexcept;
   [[gnu::noinline]] bool find_slot(ThreadSlots& thread, std::uint32_t step) noexcept;
   std::uint32_t enqueue(Kind kind, const SpanIds& ids, std::int64_t now_ticks) noexcept;

@@ -37,15 +37,19 @@ GpuSpans::Boundary Recorder::add_events(OpenSlot& slot, ThreadSlots* thread, Tim
   // The next span of this slot may be the host's alone.
   store_word<std::memory_order_relaxed>(slot.span, span_word::kDeviceStart, 0);
   store_word<std::memory_order_relaxed>(slot.span, span_word::kDeviceEnd, 0);
+  const bool has_event = begun != kNoEvent || source == TimeSource::kWaitEvent ||
+                         (source == TimeSource::kWaitReturn && has_stream_waits(words));
   if (source == TimeSource::kWaitEvent) source = TimeSource::kWaitReturn;
   GpuSpans::Boundary ended;
-  if (gpu_spans_ != nullptr && is_late) {
+  if (gpu_spans_ == nullptr || !has_event) {
+    // Nothing on a GPU: as without one.
+  } else if (is_late) {
     ended.event = std::exchange(marked, kNoEvent);
     // An event now would count what the stream was given since.
     if (ended.event == kNoEvent) gpu_spans_->count_host_only();
-  } else if (gpu_spans_ != nullptr && begun != kNoEvent) {
+  } else if (begun != kNoEvent) {
     ended = gpu_spans_->end(stream_of(open_end));
-  } else if (gpu_spans_ != nullptr && thread != nullptr) {
+  } else if (thread != nullptr) {
     ended = gpu_spans_->wait(thread->index);
   }
   if (gpu_spans_ != nullptr && marked != kNoEvent) gpu_spans_->release(marked);
@@ -79,6 +83,18 @@ std::int64_t Recorder::mark_end(Token token) noexcept {
   store_word<std::memory_order_release>(slot->span, span_word::kDeviceEnd, open_end_word(stream_of(word), event));
   gpu_spans_->release(marked_event(word));
   return now_ticks;
+}
+
+void Recorder::set_stream_waits(std::uint16_t comm_id) noexcept {
+  if (comm_id == kNoId || comm_id > comm_records_.size()) return;
+  comm_records_[comm_id - 1].has_stream_waits.store(1, std::memory_order_relaxed);
+}
+
+bool Recorder::has_stream_waits(const SpanWords& words) const noexcept {
+  if ((kGpuWaitKinds >> static_cast<unsigned>(kind_of(words)) & 1) == 0) return false;
+  const auto comm_id = static_cast<std::uint16_t>(words[span_word::kNamePayload]);
+  if (comm_id == kNoId || comm_id > comm_records_.size()) return false;
+  return comm_records_[comm_id - 1].has_stream_waits.load(std::memory_order_relaxed) != 0;
 }
 
 void Recorder::release_events(const SpanWords& words) noexcept {

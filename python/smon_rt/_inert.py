@@ -156,6 +156,10 @@ def register_communicator(_name: str, _dimension: str, _member_ranks: Any) -> in
     return 0
 
 
+def set_stream_waits(_comm_id: int) -> None:
+    return None
+
+
 def request_sampling(_first_step: int, _step_count: int) -> int:
     return NOT_STARTED
 

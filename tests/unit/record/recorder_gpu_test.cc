@@ -351,6 +351,30 @@ TEST_F(RecorderOnGpu, AWaitHasOneEventAtItsEnd) {
   EXPECT_EQ(spans[1].device_start, spans[0].device_end) << "what follows at once begins there";
 }
 
+TEST_F(RecorderOnGpu, WhereAWaitIsTheStreamsItsReturnIsReplacedByAnEvent) {
+  const std::vector<std::int32_t> members = {0, 1};
+  const std::uint16_t nccl = recorder_->register_communicator("dp", "dp", members);
+  const std::uint16_t gloo = recorder_->register_communicator("gloo", "dp", members);
+  recorder_->set_stream_waits(nccl);
+  recorder_->set_stream_waits(0);
+  recorder_->set_stream_waits(60'000);
+  const auto wait = [&](Kind kind, std::uint16_t comm_id) {
+    recorder_->end_at(recorder_->begin(kind, {.comm_id = comm_id}), 0, TimeSource::kWaitReturn, 0);
+    return rings_->take().at(0);
+  };
+  for (const Kind kind : {Kind::kForwardRecv, Kind::kBackwardSend, Kind::kGradsReduceScatter, Kind::kParamsAllGather}) {
+    const Span span = wait(kind, nccl);
+    EXPECT_EQ(span.time_source, TimeSource::kWaitEvent);
+    EXPECT_NE(span.device_end, kNoEvent);
+    EXPECT_EQ(span.name_or_comm_id, nccl);
+    EXPECT_EQ(wait(kind, gloo).time_source, TimeSource::kWaitReturn);
+    EXPECT_EQ(wait(kind, 0).time_source, TimeSource::kWaitReturn);
+  }
+  // Of tensor parallelism, among others.
+  EXPECT_EQ(wait(Kind::kCollective, nccl).time_source, TimeSource::kWaitReturn);
+  EXPECT_EQ(timer_.used_count(), 4u);
+}
+
 TEST_F(RecorderOnGpu, AWaitWithoutAnEventIsOneOfTheHost) {
   const auto wait = [&](std::int64_t ticks) {
     recorder_->end_at(recorder_->begin(Kind::kForwardRecv), ticks, TimeSource::kWaitEvent, 0);

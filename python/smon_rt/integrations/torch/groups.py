@@ -15,14 +15,15 @@ __all__ = ["Group", "all_known", "describe", "existing", "known"]
 class Group:
     """What hooks know of one process group. Holds no reference to it: the group holds its hooks."""
 
-    __slots__ = ("comm_id", "description", "dimension", "members", "name", "rank", "recording")
+    __slots__ = ("comm_id", "description", "dimension", "is_on_gpu", "members", "name", "rank", "recording")
 
-    def __init__(self, name: str, description: str, rank: int, members: list[int]) -> None:
+    def __init__(self, name: str, description: str, rank: int, members: list[int], is_on_gpu: bool = False) -> None:
         self.name = name
         self.description = description
         self.dimension = dimension_of(description)
         self.rank = rank
         self.members = members
+        self.is_on_gpu = is_on_gpu
         self.comm_id = 0
         self.recording = 0
 
@@ -32,6 +33,8 @@ class Group:
         is_named = self.description not in ("", "undefined")
         name = f"{self.description} {self.name}" if is_named else self.name
         self.comm_id = native.register_communicator(name, self.dimension, self.members)
+        if self.is_on_gpu:
+            native.set_stream_waits(self.comm_id)
         return self.comm_id
 
 
@@ -43,7 +46,9 @@ def describe(process_group: Any, members: list[int]) -> Group:
     """What hooks need to know of a process group."""
     name = str(getattr(process_group, "group_name", "") or "")
     description = str(getattr(process_group, "group_desc", "") or "")
-    group = Group(name, description, int(process_group.rank()), members)
+    # Of a group for both, with gloo for what lies in the host's memory, messages and gradients are the GPU's.
+    is_on_gpu = any(device.type == "cuda" for device in getattr(process_group, "_device_types", ()))
+    group = Group(name, description, int(process_group.rank()), members, is_on_gpu)
     _known[name] = group
     return group
 
