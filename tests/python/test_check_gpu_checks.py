@@ -18,6 +18,7 @@ from smon_rt.bench import Measurement
 from smon_rt.check_gpu import (
     clock_bound,
     contract,
+    endings,
     event_cost,
     graph_capture,
     loader,
@@ -27,13 +28,13 @@ from smon_rt.check_gpu import (
     training,
 )
 from smon_rt.check_gpu.clock_bound import Truth
-from smon_rt.check_gpu.job import SPANS
+from smon_rt.check_gpu.job import EXIT_CODE, SPANS
 from smon_rt.check_gpu.model import NotHere
 from smon_rt.check_gpu.nccl_rank import COLLECTIVES
 from smon_rt.trace import read_file
 from smon_rt.trace.kinds import FLAGS, TIME_SOURCE_NAMES
 from smon_rt.trace.rank_trace import RankTrace
-from tests.python.recording_process import RecordedJob, job
+from tests.python.recording_process import RecordedJob, finish, job
 from tests.python.smon_files import TestSpan, packet, write_rank
 from tests.python.torch_jobs import TorchJob, needs_hooks, nursery, torch_job
 
@@ -287,6 +288,29 @@ def test_with_a_driver_spans_have_times_of_the_gpu_and_captures_are_left_alone(j
     assert cost[2]["on_device_ratio"] >= event_cost.LEAST_ON_DEVICE_RATIO, cost
     assert graphs[0], graphs
     assert graphs[2]["flagged_spans"] == graphs[2]["captured_spans"] == 4
+
+
+_JOB_ON_GPU = """
+import ctypes
+from smon_rt.check_gpu import job
+from tests.python.cuda_stand_in import Gpu
+
+job.cuda_torch = lambda: Gpu(driver=ctypes.CDLL("libcuda.so.1")).torch
+sys.argv = ["job", DIR, os.environ["HOW"], "gpu"]
+job.main()
+"""
+
+
+@needs_fake_driver
+@pytest.mark.parametrize(("how", "exit_code", "state"), [("exit", EXIT_CODE, "closed"), ("killed", -9, "killed")])
+def test_a_job_on_a_gpu_ends_as_it_should(job: RecordedJob, how: str, exit_code: int, state: str) -> None:
+    child = job.begin(
+        _JOB_ON_GPU, LD_LIBRARY_PATH=str(_FAKE_DRIVER), FAKE_CUDA_CONTEXT="1", PYTHONPATH=PYTHON_PATH, HOW=how
+    )
+    finish(child, exit_code)
+    found = endings.recorded_figures(job.folder, "gpu")
+    assert found["state"] == state
+    assert endings.is_whole(found), found
 
 
 @needs_fake_driver

@@ -13,7 +13,7 @@ from smon_rt.check_gpu.job import EXIT_CODE, SPANS
 from smon_rt.check_gpu.model import Finding
 from smon_rt.check_gpu.process import Ended, child_environment, run_process
 
-__all__ = ["recorded_figures", "run_exit", "run_gpu_exit", "run_gpu_killed", "run_job", "run_killed"]
+__all__ = ["is_whole", "recorded_figures", "run_exit", "run_gpu_exit", "run_gpu_killed", "run_job", "run_killed"]
 
 _JOB = "smon_rt.check_gpu.job"
 _JOB_DEADLINE_S = 15.0
@@ -47,7 +47,7 @@ def _exit(where: str) -> Finding:
         ended = run_job(Path(name), "exit", where)
         figures = {"exit_code": ended.exit_code, "took_s": ended.took_s, **recorded_figures(Path(name), where)}
     is_met = ended.exit_code == EXIT_CODE and figures["state"] == "closed"
-    return Finding(is_met and _is_whole(figures), _words(ended, figures), figures)
+    return Finding(is_met and is_whole(figures), _words(ended, figures), figures)
 
 
 def _killed(where: str) -> Finding:
@@ -61,7 +61,7 @@ def _killed(where: str) -> Finding:
         figures |= {"next_exit_code": after.exit_code, "merged_spans": merged["spans"]}
     is_met = ended.exit_code == _KILLED and figures["state"] == "killed" and after.exit_code == 0
     is_met = is_met and merged["is_merged"] and merged["spans"] == figures["spans"]
-    return Finding(is_met and _is_whole(figures), _words(ended, figures), figures)
+    return Finding(is_met and is_whole(figures), _words(ended, figures), figures)
 
 
 def run_job(folder: Path, how: str, where: str, run_id: str = "", **more: str) -> Ended:
@@ -89,7 +89,8 @@ def recorded_figures(folder: Path, where: str, run_id: str | None = None) -> dic
     }
 
 
-def _is_whole(figures: dict[str, Any]) -> bool:
+def is_whole(figures: dict[str, Any]) -> bool:
+    """Whether all spans are there, with times of the GPU where they should have some."""
     on_device = figures["on_device_ratio"]
     return (
         figures["spans"] == SPANS

@@ -10,6 +10,7 @@ import contextlib
 import os
 import signal
 import sys
+import time
 from collections.abc import Callable
 
 import smon_rt
@@ -20,6 +21,8 @@ __all__ = ["EXIT_CODE", "SPANS", "STEPS"]
 STEPS, MICROBATCHES = 20, 4
 SPANS = STEPS * MICROBATCHES
 EXIT_CODE = 7
+#: Spans stay in memory for a second or so; those of a killed job that are still there have host times only.
+_WRITTEN_WITHIN_S = 2.0
 
 
 def main() -> None:
@@ -37,6 +40,7 @@ def main() -> None:
                     work()
     if where == "gpu":
         let_notice(torch)
+        time.sleep(_WRITTEN_WITHIN_S)
     if how == "stop":
         smon_rt.stop()
         return
