@@ -66,6 +66,7 @@ class Gpu:
         return SimpleNamespace(
             cuda=cuda,
             bfloat16="bfloat16",
+            int64="int64",
             zeros=lambda *_shape, **_options: Tensor(0.0),
             randn=lambda *_shape, **_options: Tensor(3.0),
             empty_like=lambda _other: Tensor(None),

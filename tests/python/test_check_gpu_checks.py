@@ -247,22 +247,28 @@ print(json.dumps({
 }))
 """
 
-#: The same two on the project's fake driver, in which the recorder takes real events.
+#: On the project's fake driver, in which the recorder takes real events; its clock and its timer are the host's.
 _WITH_DRIVER = """
-import ctypes, json
-from smon_rt.check_gpu import event_cost, graph_capture
+import ctypes, json, sys, time
+from types import SimpleNamespace
+from smon_rt.check_gpu import clock_bound, event_cost, graph_capture
 from tests.python.cuda_stand_in import Gpu
 
-gpu = Gpu(driver=ctypes.CDLL("libcuda.so.1"))
+def read_timer(out, _index):
+    out.value = time.monotonic_ns() - 7_000_000_000
+
+sys.modules["smon_rt.check_gpu.globaltimer"] = SimpleNamespace(read_timer=read_timer)
+torch = Gpu(driver=ctypes.CDLL("libcuda.so.1")).torch
 event_cost._BLOCKS = graph_capture.GRAPHS = 4
-for check in (event_cost, graph_capture):
-    check.cuda_torch = lambda: gpu.torch
+clock_bound.STEPS, clock_bound.STEP_S = 4, 0.25
+for check in (event_cost, graph_capture, clock_bound):
+    check.cuda_torch = lambda: torch
     found = check.run()
     print(json.dumps([found.is_met, found.words, found.figures]))
 """
 _FAKE_DRIVER = ROOT / "build" / "release" / "fake_driver"
 needs_fake_driver = pytest.mark.skipif(
-    not _FAKE_DRIVER.exists(), reason=f"{_FAKE_DRIVER} is not built: cmake --build --preset release"
+    not (_FAKE_DRIVER / "libcuda.so.1").exists(), reason=f"{_FAKE_DRIVER} is not built: cmake --build --preset release"
 )
 
 
@@ -284,10 +290,11 @@ def test_the_checks_run_on_a_stand_in_for_torch(job: RecordedJob) -> None:
 @needs_fake_driver
 def test_with_a_driver_spans_have_times_of_the_gpu_and_captures_are_left_alone(job: RecordedJob) -> None:
     output = job.run(_WITH_DRIVER, LD_LIBRARY_PATH=str(_FAKE_DRIVER), FAKE_CUDA_CONTEXT="1", PYTHONPATH=PYTHON_PATH)
-    cost, graphs = (json.loads(line) for line in output.stdout.splitlines())
+    cost, graphs, clock = (json.loads(line) for line in output.stdout.splitlines())
     assert cost[2]["on_device_ratio"] >= event_cost.LEAST_ON_DEVICE_RATIO, cost
     assert graphs[0], graphs
     assert graphs[2]["flagged_spans"] == graphs[2]["captured_spans"] == 4
+    assert (clock[2]["spans"], clock[2]["with_device_times"], clock[2]["right_ratio"]) == (20, 20, 1.0), clock
 
 
 _JOB_ON_GPU = """

@@ -56,10 +56,10 @@ def run() -> Finding:
     with recorded() as folder:
         let_notice(torch)
         for _ in range(STEPS):
-            ends_s = time.monotonic() + STEP_S
             with smon_rt.step():
-                truths += [_one_span(read_timer, timer_ns, out) for _ in range(SPANS_A_STEP)]
-                time.sleep(max(0.0, ends_s - time.monotonic()))
+                for _ in range(SPANS_A_STEP):
+                    truths.append(_one_span(read_timer, timer_ns, out))
+                    time.sleep(STEP_S / SPANS_A_STEP)
         let_notice(torch)
         trace = read_trace(folder)
     return finding_of(trace, truths)
@@ -92,20 +92,29 @@ def bracket(inside_ns: int, readings: Sequence[tuple[int, int, int]]) -> Truth:
 
 def finding_of(trace: RankTrace, truths: Sequence[Truth]) -> Finding:
     """Spans hold the truth within the stated bound, and that bound becomes small."""
+    from smon_rt.trace.device_order import bounds_at
+
     spans = spans_of(trace)
     maps = sorted(
         (each for each in trace.clock_maps if each.device_clock in ("", "event")), key=lambda each: each.window_start_ns
     )
-    rows = zip(spans.start_ns, spans.device_start_ns, spans.device_duration_ns, spans.has_device_times, strict=True)
-    misses_ns, on_device = [], 0
-    for (start_ns, device_ns, duration_ns, has_times), truth in zip(rows, truths, strict=False):
-        bound_ns = _bound_ns(maps, int(start_ns))
-        if not has_times or bound_ns is None:
-            continue
-        on_device += 1
-        too_late_ns = int(device_ns) - bound_ns - truth.latest_ns
-        too_early_ns = truth.earliest_ns - (int(device_ns) + int(duration_ns) + bound_ns)
-        misses_ns.append(max(too_late_ns, too_early_ns, 0))
+    bounds_ns = bounds_at(maps, spans.device_start_ns)
+    misses_ns = []
+    if bounds_ns is not None:
+        rows = zip(
+            spans.device_start_ns.tolist(),
+            spans.device_duration_ns.tolist(),
+            bounds_ns.tolist(),
+            spans.has_device_times.tolist(),
+            truths,
+            strict=False,
+        )
+        for start_ns, duration_ns, bound_ns, has_times, truth in rows:
+            if has_times:
+                too_late_ns = start_ns - bound_ns - truth.latest_ns
+                too_early_ns = truth.earliest_ns - (start_ns + duration_ns + bound_ns)
+                misses_ns.append(max(too_late_ns, too_early_ns, 0))
+    on_device = len(misses_ns)
     right_ratio = sum(miss == 0 for miss in misses_ns) / max(len(misses_ns), 1)
     first_ns, last_ns = _first_bound_ns(maps, spans), maps[-1].bound_ns if maps else None
     figures = {
@@ -137,10 +146,3 @@ def _first_bound_ns(maps: Sequence[Any], spans: SpanColumns) -> int | None:
     """Of the first map that has seen a whole step."""
     seen_ns = int(spans.start_ns[0]) + round(STEP_S * 1e9) if len(spans) else 0
     return next((int(each.bound_ns) for each in maps if each.window_end_ns >= seen_ns), None)
-
-
-def _bound_ns(maps: Sequence[Any], start_ns: int) -> int | None:
-    """Of the map that a span was put on the line with: the one of its window, else the nearest before it."""
-    covering = [each.bound_ns for each in maps if each.window_start_ns <= start_ns <= each.window_end_ns]
-    before = [each.bound_ns for each in maps if each.window_start_ns <= start_ns]
-    return int(covering[-1]) if covering else int(before[-1]) if before else None
