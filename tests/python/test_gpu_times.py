@@ -167,6 +167,22 @@ def test_computes_whose_times_of_the_gpu_were_lost_are_left_out_and_said(tmp_pat
     assert report.worker_median_s["forward_compute"]["0,0"] == pytest.approx(0.010)
 
 
+def test_what_the_host_does_while_the_gpu_works_costs_nothing(tmp_path: Path) -> None:
+    spans = [
+        compute(0, 0, 40, microbatch=0),
+        TestSpan("gc", start_ns=10 * MS, duration_ns=20 * MS),
+        TestSpan("checkpoint_wait", start_ns=35 * MS, duration_ns=15 * MS),
+        compute(51, 51, 9, "eval", flags=FLAGS["forward_only"]),
+        compute(52, 60, 10, "optimizer"),
+        TestSpan("data_loading", start_ns=62 * MS, duration_ns=5 * MS),
+    ]
+    write_rank(tmp_path, spans, packets=[clock_map(1000)])
+    found = [(row["kind"], row["start"], row["end"]) for row in ops(tmp_path)]
+    # Of the wait for a checkpoint what the GPU idles through; its own evaluation whole.
+    own = [("forward_compute", 0, 40), ("checkpoint_wait", 40, 50), ("eval", 51, 60), ("optimizer", 60, 70)]
+    assert found == own
+
+
 @pytest.mark.parametrize(
     ("bounds_ns", "of_one_s", "of_two_s"), [((20, 50, 30), 50e-9, 80e-9), ((20, None, 30), None, None)]
 )

@@ -207,8 +207,10 @@ def _step_starts(trace: RankTrace, ops: SpanColumns, step: Array, times_ns: tupl
 
 def behind_device(ops: OpColumns) -> OpColumns:
     """Work of the host costs nothing while the device works: of it stays what the device idles through."""
-    rows = np.flatnonzero(np.isin(ops.kind, HOST_WORK))
-    busy = np.flatnonzero(is_device_work(ops.time_source, ops.kind))
+    is_busy = is_device_work(ops.time_source, ops.kind)
+    # An evaluation may be the device's own.
+    is_host_work = np.isin(ops.kind, HOST_WORK) & ~is_busy
+    rows, busy = np.flatnonzero(is_host_work), np.flatnonzero(is_busy)
     if len(rows) == 0 or len(busy) == 0:
         return ops
     order = busy[np.argsort(ops.start_ns[busy], kind="stable")]
@@ -219,5 +221,5 @@ def behind_device(ops: OpColumns) -> OpColumns:
     # A step begins when the device is free for it, whatever it did before.
     start_ns[rows] = np.maximum(np.maximum(ops.start_ns[rows], free_ns), ops.step_start_ns[rows])
     keeps = start_ns < ops.end_ns
-    keeps[np.isin(ops.kind, HOST_WORK, invert=True)] = True
+    keeps[~is_host_work] = True
     return ops.replace(start_ns=start_ns).take(keeps)
