@@ -20,15 +20,17 @@ class RecordGpuTest : public RecordTest {
     const char* libraries = std::getenv("LD_LIBRARY_PATH");
     return {
         {"LD_LIBRARY_PATH", std::string(FAKE_DRIVER_DIR) + (libraries != nullptr ? ":" + std::string(libraries) : "")},
-        {"FAKE_CUDA_CONTEXT", "1"}};
+        {"FAKE_CUDA_CONTEXT", "1"},
+        {"SMON_RT_SAMPLE_RATIO", "1"}};
   }
   RecordProcess run(std::vector<std::string> arguments) {
     return RecordProcess(std::move(arguments), {}, with_driver());
   }
 
-  /// Spans with times of the GPU, which must be the host's: that is what the driver's clock is.
+  /// Spans with times of the GPU, which must be on the host's line: that is the driver's clock here. How near is
+  /// clock_map_test's matter; here a machine that has no time for us must not fail.
   std::size_t count_on_gpu(const RecordedTrace& trace) {
-    constexpr std::int64_t kBoundNs = 1'000'000;
+    constexpr std::int64_t kBoundNs = 1'000'000'000;
     std::size_t count = 0;
     for (const auto& [key, span] : trace.spans) {
       if (span.time_source != TimeSource::kGpuEvent) continue;
@@ -42,7 +44,7 @@ class RecordGpuTest : public RecordTest {
 };
 
 TEST_F(RecordGpuTest, ComputesHaveTimesOfTheGpuAndOtherSpansDoNot) {
-  RecordProcess process = run({start(), "slow_steps:400", "stop", "_exit:0"});
+  RecordProcess process = run({start(), "slow_steps:1000", "stop", "_exit:0"});
   EXPECT_EQ(process.read_line_with("stop="), "stop=0");
   EXPECT_EQ(process.exit_code(), 0);
   const RecordedTrace trace = read_traces(directory_);
