@@ -92,28 +92,11 @@ def bracket(inside_ns: int, readings: Sequence[tuple[int, int, int]]) -> Truth:
 
 def finding_of(trace: RankTrace, truths: Sequence[Truth]) -> Finding:
     """Spans hold the truth within the stated bound, and that bound becomes small."""
-    from smon_rt.trace.device_order import bounds_at
-
     spans = spans_of(trace)
     maps = sorted(
         (each for each in trace.clock_maps if each.device_clock in ("", "event")), key=lambda each: each.window_start_ns
     )
-    bounds_ns = bounds_at(maps, spans.device_start_ns)
-    misses_ns = []
-    if bounds_ns is not None:
-        rows = zip(
-            spans.device_start_ns.tolist(),
-            spans.device_duration_ns.tolist(),
-            bounds_ns.tolist(),
-            spans.has_device_times.tolist(),
-            truths,
-            strict=False,
-        )
-        for start_ns, duration_ns, bound_ns, has_times, truth in rows:
-            if has_times:
-                too_late_ns = start_ns - bound_ns - truth.latest_ns
-                too_early_ns = truth.earliest_ns - (start_ns + duration_ns + bound_ns)
-                misses_ns.append(max(too_late_ns, too_early_ns, 0))
+    misses_ns = _misses_ns(spans, maps, truths)
     on_device = len(misses_ns)
     right_ratio = sum(miss == 0 for miss in misses_ns) / max(len(misses_ns), 1)
     first_ns, last_ns = _first_bound_ns(maps, spans), maps[-1].bound_ns if maps else None
@@ -140,6 +123,24 @@ def finding_of(trace: RankTrace, truths: Sequence[Truth]) -> Finding:
         bounds = f"bound {first_ns / 1000:.0f} µs at first, {last_ns / 1000:.0f} at last"
     words = f"{bounds}; {100 * right_ratio:.1f} % of {on_device} spans right within it"
     return Finding(is_met, words, figures)
+
+
+def _misses_ns(spans: SpanColumns, maps: Sequence[Any], truths: Sequence[Truth]) -> list[int]:
+    """By how much more than its bound each span with times of the GPU is off."""
+    from smon_rt.trace.device_order import bounds_at
+
+    bounds_ns = bounds_at(maps, spans.device_start_ns)
+    if bounds_ns is None:
+        return []
+    starts_ns, durations_ns = spans.device_start_ns.tolist(), spans.device_duration_ns.tolist()
+    rows = zip(starts_ns, durations_ns, bounds_ns.tolist(), spans.has_device_times.tolist(), truths, strict=False)
+    misses_ns = []
+    for start_ns, duration_ns, bound_ns, has_times, truth in rows:
+        if has_times:
+            too_late_ns = start_ns - bound_ns - truth.latest_ns
+            too_early_ns = truth.earliest_ns - (start_ns + duration_ns + bound_ns)
+            misses_ns.append(max(too_late_ns, too_early_ns, 0))
+    return misses_ns
 
 
 def _first_bound_ns(maps: Sequence[Any], spans: SpanColumns) -> int | None:
