@@ -173,7 +173,7 @@ Token Recorder::begin_any(Kind kind, const SpanIds& ids) noexcept {
     drop(kind);
     return 0;
   }
-  const auto words = [&] [[gnu::always_inline]] {
+  const auto words = [&]() __attribute__((always_inline)) {
     const bool is_saturated = op_index == kMaxOpIndex || ids.payload_bytes > kMaxPayloadBytes;
     const auto flags = static_cast<std::uint16_t>(ids.flags | (is_saturated ? span_flag::kSaturated : 0));
     return OpenWords{.start = static_cast<std::uint64_t>(start_ticks),

@@ -3,6 +3,7 @@
 // The host's ticks are always read before the event is recorded: the event is not earlier, which is what the clock map
 // starts from. A boundary that two spans share is the exception, by GpuSpans::kShareWithinNs.
 
+#include <tuple>  // of which span_words.h needs some, with GCC 11
 #include <utility>
 
 #include "record/open_slot.h"
