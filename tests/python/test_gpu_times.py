@@ -131,11 +131,13 @@ def test_communication_begins_when_the_stream_gets_to_it(tmp_path: Path) -> None
     assert (found["backward_send", 0]["start"], found["backward_recv", 0]["end"]) == (53, 60)
 
 
-def test_communication_on_the_host_beside_a_gpu_keeps_its_times(tmp_path: Path) -> None:
+def test_communication_on_the_host_beside_a_gpu_keeps_its_times_where_it_holds_that_up(tmp_path: Path) -> None:
     waited = {"time_source": WAIT_RETURN, "start_ns": 1 * MS, "duration_ns": 2 * MS}
     spans = [
         compute(0, 0, 30, microbatch=0),
+        # Over before the GPU had run dry, and after.
         TestSpan("grads_all_reduce", comm_id=1, comm_seq=1, **waited),
+        TestSpan("grads_all_reduce", comm_id=1, comm_seq=2, **(waited | {"start_ns": 50 * MS})),
         # The same call, of a communicator of which the GPU's times are known: it returned, and waited for nothing.
         TestSpan("grads_all_reduce", comm_id=2, comm_seq=1, **waited),
         TestSpan(
@@ -151,7 +153,25 @@ def test_communication_on_the_host_beside_a_gpu_keeps_its_times(tmp_path: Path) 
     ]
     write_rank(tmp_path, spans, packets=[names(0), clock_map(1000)])
     found = {(row["communicator"], row["start"], row["end"], row["is_waited"]) for row in ops(tmp_path)}
-    assert found == {(-1, 0, 30, 2), (1, 1, 3, 1), (2, 30, 30, 0), (2, 30, 45, 1)}
+    assert found == {(-1, 0, 30, 2), (1, 30, 30, 0), (1, 50, 52, 1), (2, 30, 30, 0), (2, 30, 45, 1)}
+    assert analyze(tmp_path).communication is None  # a group of one
+
+
+def test_a_launch_of_a_gpus_collective_is_no_transfer(tmp_path: Path) -> None:
+    """Around collectives of tensor parallelism no events are recorded."""
+    for rank in range(2):
+        spans = []
+        for n in range(4):
+            spans.append(compute(n, 20 * n, 20, microbatch=n))
+            launch = {"start_ns": n * MS + 2_000, "duration_ns": 4_000, "time_source": WAIT_RETURN}
+            spans.append(TestSpan("collective", comm_id=1, comm_seq=n + 1, payload_bytes=8, **launch))
+        layout = {"tp_size": 2, "tp_rank": rank}
+        write_rank(tmp_path, spans, rank=rank, world_size=2, layout=layout, packets=[names(0, 1), clock_map(1000)])
+    report = analyze(tmp_path)
+    assert report.communication is not None
+    (group,) = report.communication.groups
+    assert (group.op_count, group.timed_op_count, group.transfer_s) == (4, 0, None)
+    assert (report.fidelity.early_starts.count, report.launch_slowdown) == (0, 1.0)
 
 
 def test_computes_whose_times_of_the_gpu_were_lost_are_left_out_and_said(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from smon_rt.analysis.communication import Communication, CommunicationGroup, Co
 from smon_rt.analysis.smon_groups import Layout
 from smon_rt.analysis.smon_spans import OpColumns
 from smon_rt.trace.clocks import HostClock, HostKey
-from smon_rt.trace.kinds import RECVS, SENDS, kind_name
+from smon_rt.trace.kinds import HOST_TIME_SOURCES, RECVS, SENDS, kind_name
 from smon_rt.trace.partners import COMMUNICATION, Communicators, dense, sequence_codes
 from smon_rt.trace.spans import Array
 
@@ -83,10 +83,12 @@ class NumberedOps:
     payload_bytes: Array
 
     @staticmethod
-    def of(ops: OpColumns) -> NumberedOps:
-        """Those among some ops."""
+    def of(ops: OpColumns, gpu_ranks: Array) -> NumberedOps:
+        """Those among some ops. Who computes on a GPU has seen no end by the host's times: they are of a launch."""
         rows = np.flatnonzero(np.isin(ops.kind, COMMUNICATION) & (ops.comm >= 0) & (ops.comm_seq > 0))
-        return NumberedOps(**{field.name: getattr(ops, field.name)[rows] for field in dataclasses.fields(NumberedOps)})
+        found = NumberedOps(**{field.name: getattr(ops, field.name)[rows] for field in dataclasses.fields(NumberedOps)})
+        is_launch = np.isin(ops.time_source[rows], HOST_TIME_SOURCES) & np.isin(found.rank, gpu_ranks)
+        return dataclasses.replace(found, waited=np.where(is_launch, 0, found.waited))
 
     @staticmethod
     def concatenate(parts: Sequence[NumberedOps]) -> NumberedOps:

@@ -8,6 +8,7 @@ import numpy as np
 
 from smon_rt.trace.device_order import WAIT_EVENT, DeviceOrder, bounds_at, is_device_work, is_on_device
 from smon_rt.trace.kinds import FLAGS, HOST_TIME_SOURCES, RECVS
+from smon_rt.trace.partners import COMMUNICATION
 from smon_rt.trace.rank_trace import RankTrace
 from smon_rt.trace.spans import Array, SpanColumns
 
@@ -57,12 +58,12 @@ def times_in_order(spans: SpanColumns, waited: Array) -> tuple[Array, Array, Arr
 
     Communication without a start on the device begins when the stream that it was issued from gets to it; a receive
     that this stream waits for, when it gets to the wait. Where the end is the host's, it is the return of a launch:
-    nobody has seen it end.
+    nobody has seen it end. So it is with all else that the host is through with while the device still has work.
     """
     on_device = spans.has_device_times
     start_ns = np.where(on_device, spans.device_start_ns, spans.start_ns)
     end_ns = start_ns + np.where(on_device, spans.device_duration_ns, spans.duration_ns)
-    rows = np.flatnonzero(is_on_device(spans) & np.isin(spans.time_source, _WITHOUT_A_START))
+    rows = np.flatnonzero(np.isin(spans.kind, COMMUNICATION) & np.isin(spans.time_source, _WITHOUT_A_START))
     order = DeviceOrder.of(spans)
     if order is None or len(rows) == 0:
         return start_ns, end_ns, waited
@@ -74,10 +75,13 @@ def times_in_order(spans: SpanColumns, waited: Array) -> tuple[Array, Array, Arr
     # What the recorder said of the start of an event, it knew better.
     said_ns = np.where(is_event & (start_ns[rows] < end_ns[rows]), start_ns[rows], -_NEVER)
     begin_ns = np.maximum(begin_ns, said_ns)
+    # What the host does itself, and is through with while the device is still at work, holds that up as little.
+    is_ahead = ~is_event & (is_on_device(spans)[rows] | (end_ns[rows] < begin_ns))
     waited = waited.copy()
-    waited[rows[~is_event]] = 0
-    start_ns[rows] = np.where(is_event, np.minimum(begin_ns, end_ns[rows]), begin_ns)
-    end_ns[rows] = np.maximum(end_ns[rows], start_ns[rows])
+    waited[rows[is_ahead]] = 0
+    begin_ns = np.where(is_event, np.minimum(begin_ns, end_ns[rows]), np.where(is_ahead, begin_ns, start_ns[rows]))
+    start_ns[rows] = begin_ns
+    end_ns[rows] = np.maximum(end_ns[rows], begin_ns)
     return start_ns, end_ns, waited
 
 

@@ -115,6 +115,7 @@ class _JobImporter:
         self._has_steps = False
         self._devices = DeviceClocks()
         self._among_members: list[NumberedOps] = []
+        self._gpu_ranks: list[int] = []
         self._is_live = False
         self._overheads: list[Overhead] = []
         self._garbage = GarbageCount()
@@ -200,7 +201,9 @@ class _JobImporter:
             parts.append(receive_when_waited(behind_device(_on_axis(chosen, line))))
             among_members = _on_axis(ops.take(keeps & inside), line)
             meetings.append(member_times(parts[-1], among_members, row_count))
-            self._among_members.append(NumberedOps.of(among_members))
+            if is_device_work(chosen.time_source, chosen.kind).any():
+                self._gpu_ranks.append(int(chosen.rank[0]))
+            self._among_members.append(NumberedOps.of(among_members, np.array(self._gpu_ranks)))
             met = int(np.count_nonzero(meetings[-1].comm >= 0))
             self._left_out["of collectives within a worker"] += len(among_members) - met
             row_count += len(parts[-1])
@@ -247,7 +250,8 @@ class _JobImporter:
         return timed / max(int(np.count_nonzero(is_compute)) + self._left_out[WITHOUT_TIMES], 1)
 
     def _measured(self, ranks: OpColumns, layout: Layout, alignment: ClockAlignment) -> Communication | None:
-        ops = NumberedOps.concatenate([NumberedOps.of(ranks), *self._among_members])
+        of_workers = NumberedOps.of(ranks, np.array(self._gpu_ranks))
+        ops = NumberedOps.concatenate([of_workers, *self._among_members])
         host_of_rank = {int(part.rank[0]): host for host, part in self._parts if len(part)}
         clocks = RankClocks(host_of_rank, alignment.hosts, self._devices.pair_bound_ns)
         return measure_communication(ops, self._communicators, layout, clocks, len(self._steps.steps))
