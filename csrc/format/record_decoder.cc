@@ -280,6 +280,12 @@ TraceRecorderCost decode_recorder_cost(data_view bytes) {
       case fixed64(RecorderCost::kOverheadLowRatio):
         cost.overhead_low_ratio = message.get_double();
         break;
+      case varint(RecorderCost::kEventQueries):
+        cost.event_queries = message.get_uint64();
+        break;
+      case varint(RecorderCost::kLongestEventLagNs):
+        cost.longest_event_lag_ns = message.get_uint64();
+        break;
       default:
         message.skip();
     }

@@ -247,6 +247,8 @@ void append_recorder_cost(std::string& out, const TraceRecorderCost& cost) {
     message.add_double(RecorderCost::kUnsampledStepMeanNs, cost.unsampled_step_mean_ns);
     if (cost.overhead_ratio) message.add_double(RecorderCost::kOverheadRatio, *cost.overhead_ratio);
     if (cost.overhead_low_ratio) message.add_double(RecorderCost::kOverheadLowRatio, *cost.overhead_low_ratio);
+    if (cost.event_queries != 0) message.add_uint64(RecorderCost::kEventQueries, cost.event_queries);
+    if (cost.longest_event_lag_ns != 0) message.add_uint64(RecorderCost::kLongestEventLagNs, cost.longest_event_lag_ns);
   }
   packet.finish();
 }

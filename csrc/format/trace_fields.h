@@ -148,6 +148,8 @@ enum class RecorderCost : protozero::pbf_tag_type {
   kUnsampledStepMeanNs = 7,
   kOverheadRatio = 8,
   kOverheadLowRatio = 9,
+  kEventQueries = 10,
+  kLongestEventLagNs = 11,
 };
 
 enum class End : protozero::pbf_tag_type { kReason = 1 };

@@ -168,6 +168,8 @@ struct TraceRecorderCost {
   double unsampled_step_mean_ns = 0;
   std::optional<double> overhead_ratio;
   std::optional<double> overhead_low_ratio;
+  std::uint64_t event_queries = 0;
+  std::uint64_t longest_event_lag_ns = 0;
 
   friend bool operator==(const TraceRecorderCost&, const TraceRecorderCost&) = default;
 };

@@ -320,6 +320,9 @@ void Drain::upkeep(bool everything) {
     cost.overhead_ratio = overhead->ratio;
     cost.overhead_low_ratio = overhead->low_ratio;
   }
+  total.event_queries = resolver_.query_count();
+  cost.event_queries = total.event_queries - written_cost_.event_queries;
+  cost.longest_event_lag_ns = static_cast<std::uint64_t>(resolver_.take_longest_lag_ns());
   written_cost_ = total;
   append_recorder_cost(packets, cost);
   sink_.write(packets);

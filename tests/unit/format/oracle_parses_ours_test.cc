@@ -163,7 +163,8 @@ TEST(OracleParsesOurs, TheOtherPacketsHoldTheSameValues) {
   EXPECT_EQ(losses.host_only_spans(), 11U);
   EXPECT_EQ(trace.packet(6).recorder_cost().ShortDebugString(),
             "drain_cpu_ns: 1 reporter_cpu_ns: 2 watchdog_cpu_ns: 3 span_count: 4 file_bytes: 5 "
-            "sampled_step_mean_ns: 6.5 unsampled_step_mean_ns: -7.25 overhead_ratio: 0 overhead_low_ratio: -0.5");
+            "sampled_step_mean_ns: 6.5 unsampled_step_mean_ns: -7.25 overhead_ratio: 0 overhead_low_ratio: -0.5 "
+            "event_queries: 8 longest_event_lag_ns: 9");
   EXPECT_EQ(trace.packet(7).leftover().ShortDebugString(),
             "merged_by_pid: -4711 realtime_ns: 1700000000000000001 step: 5000000000 phase: 3");
   EXPECT_EQ(trace.packet(8).end().reason(), "stop");

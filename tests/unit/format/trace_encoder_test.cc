@@ -60,7 +60,7 @@ TEST(TraceEncoder, EverySortOfPacketReadsBackAsItWasWritten) {
       trace.losses[0],
       (TraceLosses{{{1, 5}, {23, 1'000'000'000'000}}, 1, 2, 3, 4, 5, 6, "No space left on device", 7, 8, 9, 10, 11}));
   ASSERT_EQ(trace.costs.size(), 1U);
-  EXPECT_EQ(trace.costs[0], (TraceRecorderCost{1, 2, 3, 4, 5, 6.5, -7.25, 0.0, -0.5}));
+  EXPECT_EQ(trace.costs[0], (TraceRecorderCost{1, 2, 3, 4, 5, 6.5, -7.25, 0.0, -0.5, 8, 9}));
   EXPECT_EQ(trace.leftovers, (std::vector<TraceLeftover>{{-4711, 1'700'000'000'000'000'001, 5'000'000'000, 3}}));
   EXPECT_EQ(trace.ends, std::vector<std::string>{"stop"});
   EXPECT_TRUE(trace.summary.has_end);

@@ -63,7 +63,7 @@ inline std::string sample_file(std::span<const Span> spans) {
   append_step_times(out, sample_step_times());
   append_clock_map(out, {"GPU-1", -1, 60'000'000'000, -1.5e12, 1.0000001, 15'000, 3, "event", 2});
   append_losses(out, {{{1, 5}, {23, 1'000'000'000'000}}, 1, 2, 3, 4, 5, 6, "No space left on device", 7, 8, 9, 10, 11});
-  append_recorder_cost(out, {1, 2, 3, 4, 5, 6.5, -7.25, 0.0, -0.5});
+  append_recorder_cost(out, {1, 2, 3, 4, 5, 6.5, -7.25, 0.0, -0.5, 8, 9});
   append_leftover(out, {-4711, 1'700'000'000'000'000'001, 5'000'000'000, 3});
   append_end(out, "stop");
   return out;
