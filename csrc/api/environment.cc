@@ -1,5 +1,7 @@
 #include "api/environment.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <array>
 #include <charconv>
@@ -116,6 +118,25 @@ Environment read_environment(const LookUp& look_up) {
     }
   }
   return environment;
+}
+
+std::optional<NcclInstance> parse_nccl_instance(const char* text, std::int64_t pid) {
+  if (text == nullptr) return std::nullopt;
+  std::array<std::uint64_t, 3> numbers{};
+  const char* at = text;
+  const char* const end = text + std::string_view(text).size();
+  for (std::uint64_t& number : numbers) {
+    const auto [read_to, error] = std::from_chars(at, end, number);
+    const bool is_last = &number == &numbers.back();
+    if (error != std::errc{} || (is_last ? read_to != end : read_to == end || *read_to != ':')) return std::nullopt;
+    at = read_to + 1;
+  }
+  if (numbers[0] != static_cast<std::uint64_t>(pid)) return std::nullopt;
+  return NcclInstance{numbers[1], numbers[2]};
+}
+
+std::optional<NcclInstance> named_nccl_instance() {
+  return parse_nccl_instance(std::getenv("SMON_RT_NCCL_INSTANCE"), ::getpid());
 }
 
 Environment read_environment() {

@@ -32,6 +32,17 @@ struct Environment {
 /// Of this process, as it is now. Call it from control paths only: getenv races with a job that sets variables.
 Environment read_environment();
 
+/// Which library NCCL was told to load as its profiler plug-in, as smon_rt's Python says: SMON_RT_NCCL_INSTANCE is
+/// process:device:inode. Nothing if it was said in no or in another process. As above, from control paths only.
+struct NcclInstance {
+  std::uint64_t device = 0;
+  std::uint64_t inode = 0;
+
+  friend bool operator==(const NcclInstance&, const NcclInstance&) = default;
+};
+std::optional<NcclInstance> parse_nccl_instance(const char* text, std::int64_t pid);
+std::optional<NcclInstance> named_nccl_instance();
+
 /// With another look-up, for tests. nullptr: unset.
 Environment read_environment(const std::function<const char*(const char*)>& look_up);
 

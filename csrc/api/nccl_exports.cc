@@ -22,11 +22,12 @@ using nccl::Profiler;
 using nccl::StateArgs;
 using nccl::Status;
 
-/// When there is no memory for a profiler: not null, and nothing that a handle of ours could be.
+/// When there is no profiler, for lack of memory or in a copy: not null, and nothing that a handle of ours could be.
 void* const kNoContext = reinterpret_cast<void*>(static_cast<std::uintptr_t>(1));
 
 Status init(int version, void** context, std::uint64_t comm_id, int* mask, int node_count) noexcept {
-  Profiler* profiler = Runtime::make_nccl_profiler();
+  Profiler* profiler = Runtime::is_copy_for_nccl() ? nullptr : Runtime::make_nccl_profiler();
+  if (profiler == nullptr && mask != nullptr) *mask = 0;
   void* const opened = profiler == nullptr ? kNoContext : profiler->open(version, comm_id, mask, node_count);
   if (context != nullptr) *context = opened;
   return kSuccess;

@@ -1,10 +1,46 @@
 // The Runtime's part in what NCCL tells its profiler plug-in.
 
-#include <new>
+#include <sys/stat.h>
 
+#include <new>
+#include <string>
+
+#include "api/environment.h"
 #include "api/runtime.h"
+#include "base/dynamic_library.h"
+#include "base/log.h"
 
 namespace smon_rt {
+
+namespace {
+
+/// "" or the path of this library, which is a copy of the one that records in this process: two instances would be two
+/// recorders, of which NCCL has the wrong one.
+std::string path_if_copy() {
+  static const char here = 0;
+  const std::optional<NcclInstance> named = named_nccl_instance();
+  const std::string path = named ? library_path_of(&here) : "";
+  struct stat status{};
+  if (path.empty() || ::stat(path.c_str(), &status) != 0) return "";
+  const NcclInstance own{static_cast<std::uint64_t>(status.st_dev), static_cast<std::uint64_t>(status.st_ino)};
+  return own == *named ? "" : path;
+}
+
+}  // namespace
+
+bool Runtime::is_copy_for_nccl() noexcept {
+  static constinit std::atomic_flag is_said;
+  try {
+    const std::string copy = path_if_copy();
+    if (copy.empty()) return false;
+    if (!is_said.test_and_set(std::memory_order_relaxed)) {
+      log(LogLevel::kWarning, "NCCL has loaded a copy of the recorder, " + copy +
+                                  ", which stays inert: unset NCCL_PROFILER_PLUGIN, or set it to the library in use");
+    }
+  } catch (...) {  // no memory
+  }
+  return true;
+}
 
 nccl::Profiler* Runtime::make_nccl_profiler() noexcept {
   nccl::Profiler* profiler = g_nccl_profiler.load(std::memory_order_acquire);

@@ -24,4 +24,9 @@ void* DynamicLibrary::find(const char* symbol) const noexcept {
   return ::dlsym(handle_, symbol);
 }
 
+std::string library_path_of(const void* address) {
+  Dl_info info{};
+  return ::dladdr(address, &info) != 0 && info.dli_fname != nullptr ? info.dli_fname : "";
+}
+
 }  // namespace smon_rt

@@ -28,4 +28,7 @@ class DynamicLibrary {
   void* handle_;
 };
 
+/// The file that a function or variable of this process was loaded from, "" if the loader does not know.
+std::string library_path_of(const void* address);
+
 }  // namespace smon_rt

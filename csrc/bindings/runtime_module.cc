@@ -104,6 +104,14 @@ py::dict status() {
   result["reclaimed_spans"] = status.reclaimed_spans;
   result["saturated_steps"] = status.saturated_steps;
   result["misused_calls"] = status.misused_calls;
+  result["nccl_communicators"] = status.nccl_communicators;
+  result["nccl_ops"] = status.nccl_ops;
+  result["nccl_joined_ops"] = status.nccl_joined_ops;
+  result["nccl_foreign_handles"] = status.nccl_foreign_handles;
+  result["nccl_stale_handles"] = status.nccl_stale_handles;
+  result["nccl_lost_ends"] = status.nccl_lost_ends;
+  result["nccl_rejected_times"] = status.nccl_rejected_times;
+  result["nccl_untracked"] = status.nccl_untracked;
   result["sampled_steps"] = status.sampled_steps;
   result["steps"] = status.steps;
   result["file_bytes"] = status.file_bytes;

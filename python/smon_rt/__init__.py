@@ -16,6 +16,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from smon_rt import _nccl_plugin
 from smon_rt.errors import RecordingError, SmonError, TraceError
 
 if TYPE_CHECKING:
@@ -77,6 +78,9 @@ __all__ = [
     "stop",
     "wrap",
 ]
+
+# NCCL decides at its first communicator, which a job may make before it starts recording.
+_nccl_plugin.set_up()
 
 _LAZY_SUBMODULES = frozenset({"analysis", "bench", "gc"})
 _RECORDING = frozenset(__all__) - _LAZY_SUBMODULES - set(globals())

@@ -174,6 +174,8 @@ _COUNTERS = (
     *("recorded_spans", "written_spans", "dropped_spans", "foreign_tokens", "stale_tokens", "threads_without_ring"),
     *("sampled_steps", "steps", "file_bytes", "drain_cpu_ns", "uncounted_sequences", "unwritten_spans"),
     *("reclaimed_spans", "saturated_steps", "misused_calls"),
+    *("nccl_communicators", "nccl_ops", "nccl_joined_ops", "nccl_foreign_handles", "nccl_stale_handles"),
+    *("nccl_lost_ends", "nccl_rejected_times", "nccl_untracked"),
 )
 
 

@@ -49,6 +49,22 @@ class Status:
     """Steps numbered 2**32 - 1 or more: their spans are not recorded."""
     misused_calls: int = 0
     """Calls whose arguments made no sense, in whole or in part."""
+    nccl_communicators: int = 0
+    """That NCCL opened since it loaded our library as its profiler plug-in; 0 where it did not. So are those below."""
+    nccl_ops: int = 0
+    """Operations that NCCL enqueued while recording was on."""
+    nccl_joined_ops: int = 0
+    """Of these, those that belong to a span."""
+    nccl_foreign_handles: int = 0
+    """Of other processes, as NCCL's PXN brings them."""
+    nccl_stale_handles: int = 0
+    """Of what had ended already."""
+    nccl_lost_ends: int = 0
+    """Of what never ended, and was given up when its room was needed."""
+    nccl_rejected_times: int = 0
+    """Of kernels, that cannot be true."""
+    nccl_untracked: int = 0
+    """Communicators and channels beyond those there is room for."""
 
 
 def status() -> Status:

@@ -1,13 +1,13 @@
 """Every environment variable that smon_rt reads, parsed here and nowhere else.
 
-The table in the README is made from `VARIABLES` (`python -m smon_rt.environment` prints it).
+The table in the README is made from `VARIABLES`, by `markdown_table()`. `import smon_rt` loads this: keep it cheap.
 """
 
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 from enum import IntEnum
+from typing import NamedTuple
 
 
 class LogLevel(IntEnum):
@@ -20,14 +20,18 @@ class LogLevel(IntEnum):
     DEBUG = 3
 
 
-@dataclass(frozen=True)
-class Variable:
+class Variable(NamedTuple):
     """One environment variable: its name, the value meant when it is unset, and what it does."""
 
     name: str
     default: str
     effect: str
 
+
+#: What NCCL loads as its profiler plug-in: ours, unless it is set already.
+NCCL_PROFILER_PLUGIN = "NCCL_PROFILER_PLUGIN"
+#: Process, device and inode of the library that was named to NCCL: by it a copy, loaded beside, knows to stay inert.
+NCCL_INSTANCE = "SMON_RT_NCCL_INSTANCE"
 
 # The recorder reads its own in csrc/api/environment.cc.
 VARIABLES: tuple[Variable, ...] = (
@@ -51,6 +55,11 @@ VARIABLES: tuple[Variable, ...] = (
         "SMON_RT_VERDICT_WITHIN_S",
         "10",
         "how long rank 0 waits at the end for the verdict of a small job, to print it; 0: it names the command",
+    ),
+    Variable(
+        NCCL_PROFILER_PLUGIN,
+        "our library's path",
+        "NCCL's profiler plug-in, set by `import smon_rt`; another one, or `none`, stays: NCCL then tells us nothing",
     ),
     Variable("RANK, WORLD_SIZE, LOCAL_RANK", "0, 1, 0", "of this process, as torchrun sets them"),
     Variable(
@@ -87,6 +96,16 @@ def is_disabled() -> bool:
     return os.environ.get("SMON_RT_DISABLE", "").strip().lower() not in ("", "0", "false", "no", "off")
 
 
+def nccl_profiler_plugin() -> str | None:
+    """What NCCL will load as its profiler plug-in; None where it is not told."""
+    return os.environ.get(NCCL_PROFILER_PLUGIN) or None
+
+
+def library_folders() -> list[str]:
+    """Where the loader looks first, by LD_LIBRARY_PATH."""
+    return [folder for folder in os.environ.get("LD_LIBRARY_PATH", "").split(":") if folder]
+
+
 def whole_number(name: str, default: int) -> int:
     """RANK, WORLD_SIZE or LOCAL_WORLD_SIZE, as torchrun sets them."""
     try:
@@ -103,7 +122,3 @@ def markdown_table() -> str:
     """The table for the README."""
     rows = [f"| {_as_code(v.name)} | {v.default} | {v.effect} |" for v in VARIABLES]
     return "\n".join(["| variable | default | effect |", "|---|---|---|", *rows])
-
-
-if __name__ == "__main__":
-    print(markdown_table())

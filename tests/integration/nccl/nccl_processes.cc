@@ -1,9 +1,11 @@
 // What comes from another process, or from another copy of the library.
 
+#include <sys/stat.h>
 #include <sys/wait.h>
 
 #include <array>
 #include <cstdio>
+#include <cstdlib>
 #include <filesystem>
 #include <functional>
 
@@ -144,22 +146,60 @@ TEST_F(NcclProcesses, AChildThatStartsRecordingHasCommunicatorsOfItsOwn) {
   nccl.finalize(context);
 }
 
-TEST_F(NcclProcesses, ACopyOfTheLibraryIsAnotherInstanceAndStaysInert) {
-  const std::filesystem::path copy =
-      std::filesystem::temp_directory_path() / ("smon-copy-" + std::to_string(::getpid()) + ".so");
-  std::filesystem::copy_file(SMON_RT_LIBRARY, copy, std::filesystem::copy_options::overwrite_existing);
-  {
-    const Library library(copy.string());
-    const Version nccl(library);
-    int mask = -1;
-    void* context = nccl.init(36, 2, &mask);
-    EXPECT_NE(context, nullptr);
-    EXPECT_EQ(mask, 0) << "nobody started recording in this instance";
-    EXPECT_EQ(nccl.coll(context, nullptr), nullptr);
-    nccl.finalize(context);
+/// A copy of the library, for as long as it is wanted.
+class Copy {
+ public:
+  explicit Copy(const std::string& name)
+      : path_(std::filesystem::temp_directory_path() / (name + "-" + std::to_string(::getpid()) + ".so")) {
+    std::filesystem::copy_file(SMON_RT_LIBRARY, path_, std::filesystem::copy_options::overwrite_existing);
   }
-  std::filesystem::remove(copy);
+  ~Copy() { std::filesystem::remove(path_); }
+  std::string path() const { return path_.string(); }
+
+ private:
+  std::filesystem::path path_;
+};
+
+TEST_F(NcclProcesses, ACopyInWhichNobodyRecordsStaysInert) {
+  const Copy copy("smon-inert");
+  const Library library(copy.path());
+  const Version nccl(library);
+  int mask = -1;
+  void* context = nccl.init(36, 2, &mask);
+  EXPECT_NE(context, nullptr);
+  EXPECT_EQ(mask, 0);
+  EXPECT_EQ(nccl.coll(context, nullptr), nullptr);
+  nccl.finalize(context);
   EXPECT_EQ(grown(&smon_status::nccl_communicators), 0u);
+}
+
+TEST(NcclCopy, BesideTheLibraryThatWasNamedToNcclItIsInertWhateverItRecords) {
+  struct stat status{};
+  ASSERT_EQ(::stat(SMON_RT_LIBRARY, &status), 0);
+  const std::string named =
+      std::to_string(::getpid()) + ":" + std::to_string(status.st_dev) + ":" + std::to_string(status.st_ino);
+  ::setenv("SMON_RT_NCCL_INSTANCE", named.c_str(), 1);
+  const std::string run_id = "nccl-copy-" + std::to_string(::getpid());
+  const Copy copy("smon-beside");
+  const Library other(copy.path());
+  const Library library;
+  ASSERT_EQ(other.start(run_id, 1), SMON_OK);
+  ASSERT_EQ(library.start(run_id, 0), SMON_OK);
+  int mask = -1;
+  const Version nccl(other);
+  void* context = nccl.init(37, 2, &mask);
+  EXPECT_NE(context, nullptr);
+  EXPECT_EQ(mask, 0);
+  EXPECT_EQ(nccl.coll(context, nullptr), nullptr);
+  nccl.finalize(context);
+  const Version ours(library);
+  context = ours.init(37, 2, &mask);
+  EXPECT_NE(mask, 0);
+  EXPECT_NE(ours.coll(context, nullptr), nullptr);
+  ours.finalize(context);
+  library.stop();
+  other.stop();
+  ::unsetenv("SMON_RT_NCCL_INSTANCE");
 }
 
 TEST(NcclExports, NothingButOurNamesAndThePluginsIsExported) {

@@ -1,5 +1,6 @@
 // Several threads at once, as NCCL has them: those of the job, one proxy thread a communicator.
 
+#include <array>
 #include <atomic>
 #include <barrier>
 #include <cstdint>
@@ -44,26 +45,30 @@ TEST_F(NcclThreads, TenMillionEventsOnSixtyFourChannelsAreAllCounted) {
   // cannot either, since the GPU takes at most about a thousand launches ahead.
   constexpr int kRounds = 200;
   std::barrier together(kThreads);
+  std::array<void*, kThreads> contexts{};
+  int mask = 0;
   std::vector<std::thread> threads;
   for (int i = 0; i < kThreads; ++i) {
     threads.emplace_back([&, i] {
       const Nccl<nccl::EventV6> nccl(library_);
-      int mask = 0;
       void* context = nccl.init(static_cast<std::uint64_t>(100 + i), 2, &mask);
       for (int round = 0; round < kRounds; ++round) {
         run_ops(nccl, context, kEvents / kThreads / kRounds);
         together.arrive_and_wait();
       }
+      contexts[static_cast<std::size_t>(i)] = context;
     });
   }
   for (std::thread& thread : threads) thread.join();
+  const std::vector<ArenaChannel> all_channels = arena().channels;
+  for (void* context : contexts) Nccl<nccl::EventV6>(library_).finalize(context);
   const std::uint64_t ops = grown(&smon_status::nccl_ops);
   EXPECT_EQ(ops, static_cast<std::uint64_t>(kEvents / kThreads / kRounds / kEventsAnOp * kRounds * kThreads));
   std::uint64_t begun = 0;
   std::uint64_t moved = 0;
   std::uint64_t done = 0;
   std::size_t channels = 0;
-  for (const ArenaChannel& channel : arena().channels) {
+  for (const ArenaChannel& channel : all_channels) {
     ++channels;
     begun += channel.begun;
     moved += channel.moved;

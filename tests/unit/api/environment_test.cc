@@ -76,5 +76,16 @@ TEST(Environment, IgnoresAndNamesWhatItDoesNotUnderstand) {
   EXPECT_FALSE(read({{"SMON_RT_SAMPLE_RATIO", "nan"}}).sample_ratio);
 }
 
+TEST(Environment, TheLibraryThatNcclWasToldToLoadIsKnownByDeviceAndInodeInThisProcessAlone) {
+  EXPECT_EQ(parse_nccl_instance("4711:65024:1234567", 4711), (NcclInstance{65024, 1234567}));
+  EXPECT_EQ(parse_nccl_instance("4711:18446744073709551615:0", 4711), (NcclInstance{~std::uint64_t{0}, 0}));
+  EXPECT_FALSE(parse_nccl_instance("4711:65024:1234567", 4712)) << "set by the parent";
+  for (const char* text : {"", "4711", "4711:", "4711:1", "4711:1:", "4711:1:2:", "4711:1:2x", "4711:x:2", ":1:2",
+                           "-4711:1:2", "4711:1:99999999999999999999"}) {
+    EXPECT_FALSE(parse_nccl_instance(text, 4711)) << text;
+  }
+  EXPECT_FALSE(parse_nccl_instance(nullptr, 4711));
+}
+
 }  // namespace
 }  // namespace smon_rt

@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 
 from smon_rt._backend import native
 from smon_rt.errors import words_of
-from smon_rt.integrations import dimensions, on_import, state
+from smon_rt.integrations import dimensions, nccl, on_import, state
 from smon_rt.integrations.patches import Patches
 from smon_rt.integrations.torch import (
     collectives,
@@ -94,6 +94,8 @@ def detach() -> None:
     for hooks, hook in _STATE_HOOKS:
         if hook in hooks:
             hooks.remove(hook)
+    if nccl.step_begun in state.on_step_begun:
+        state.on_step_begun.remove(nccl.step_begun)
 
 
 def say_facts() -> None:
@@ -108,6 +110,7 @@ def say_facts() -> None:
 def _attach_now() -> None:
     for hooks, hook in _STATE_HOOKS:
         hooks.append(hook)
+    state.on_step_begun.append(nccl.step_begun)
     collectives.switch_hooks(True)
     gradients.learn_files()
     _try("forward", _attach_forward)
@@ -311,6 +314,7 @@ _LATER: dict[str, Callable[[], None]] = {
 _STATE_HOOKS: tuple[tuple[list[Callable[[], None]], Callable[[], None]], ...] = (
     (state.on_step_end, _step_ended),
     (state.on_stop, _stopping),
+    (state.on_stop, nccl.stopping),
     (steps.on_other_work, compute.close_forward),
     (steps.on_other_work, steps.interrupt),
     (compute.on_backward_end, native.end_reductions),

@@ -1,0 +1,106 @@
+"""Has NCCL load libsmon_rt.so as its profiler plug-in, which NCCL decides when it makes its first communicator.
+
+`import smon_rt` does this and must stay cheap: it looks at names of files and sets variables. Without pathlib,
+which takes longer to load than all of that.
+"""
+
+# ruff: noqa: PTH116, PTH118, PTH120, PTH121, PTH123, PTH211
+
+from __future__ import annotations
+
+import contextlib
+import os
+
+from smon_rt import environment
+
+LIBRARY = os.path.join(os.path.dirname(os.path.realpath(__file__)), "lib", "libsmon_rt.so")
+
+#: What NCCL would load by itself, without being told.
+USUAL_NAME = "libnccl-profiler.so"
+
+#: NCCL cuts longer names.
+LONGEST_NAME = 254
+
+_SYSTEM_FOLDERS = (
+    *("/lib", "/usr/lib", "/lib64", "/usr/lib64", "/usr/local/lib"),
+    *("/lib/x86_64-linux-gnu", "/usr/lib/x86_64-linux-gnu", "/lib/aarch64-linux-gnu", "/usr/lib/aarch64-linux-gnu"),
+)
+_LOADER_CACHE = "/etc/ld.so.cache"
+
+
+class _State:
+    reason = "smon_rt was not asked yet"
+
+
+def set_up() -> str:
+    """Names our library to NCCL, unless the job has a plug-in of its own. Returns why not, "" if it does.
+
+    Never raises: what goes wrong is a reason.
+    """
+    try:
+        _State.reason = _set_up()
+    except Exception as error:
+        _State.reason = f"{type(error).__name__}: {error}"
+    return _State.reason
+
+
+def reason() -> str:
+    """Why NCCL was not told to load our library; "" if it was."""
+    return _State.reason
+
+
+def _set_up() -> str:
+    if environment.is_disabled():
+        return "SMON_RT_DISABLE is set"
+    if not os.access(LIBRARY, os.R_OK):
+        return f"there is no {LIBRARY}"
+    named = environment.nccl_profiler_plugin()
+    if named is not None:
+        if not _is_ours(named):
+            return f"{environment.NCCL_PROFILER_PLUGIN} is set to {named!r}: the job's own choice stays"
+    elif (usual := _usual_plugin()) is not None:
+        return f"{usual} is there: the profiler plug-in that NCCL finds by itself stays"
+    else:
+        os.environ[environment.NCCL_PROFILER_PLUGIN] = short_name(LIBRARY)
+    status = os.stat(LIBRARY)
+    os.environ[environment.NCCL_INSTANCE] = f"{os.getpid()}:{status.st_dev}:{status.st_ino}"
+    return ""
+
+
+def _is_ours(named: str) -> bool:
+    """Set by us, in this process or in one that started it. A path through a link is the same library to NCCL, too."""
+    with contextlib.suppress(OSError):
+        return os.path.samefile(named, LIBRARY)
+    return False
+
+
+def _usual_plugin() -> str | None:
+    """Where the loader finds the plug-in that needs no variable; None if nowhere."""
+    for folder in (*environment.library_folders(), *_SYSTEM_FOLDERS):
+        path = f"{folder}/{USUAL_NAME}"
+        if os.access(path, os.F_OK):
+            return path
+    with contextlib.suppress(OSError), open(_LOADER_CACHE, "rb") as cache:
+        if USUAL_NAME.encode() + b"\0" in cache.read():
+            return f"{USUAL_NAME} (in {_LOADER_CACHE})"
+    return None
+
+
+def short_name(library: str, folder: str | None = None) -> str:
+    """The path of a library, or of a link to it where NCCL would cut it.
+
+    Raises:
+        OSError: there is no short link, and none can be made.
+    """
+    if len(os.fsencode(library)) <= LONGEST_NAME:
+        return library
+    import tempfile
+
+    status = os.stat(library)
+    name = f"smon_rt-{os.getuid()}-{status.st_dev}-{status.st_ino}.so"
+    link = os.path.join(folder or tempfile.gettempdir(), name)
+    with contextlib.suppress(FileExistsError):
+        os.symlink(library, link)
+    if not os.path.samefile(link, library) or os.lstat(link).st_uid != os.getuid():
+        raise FileExistsError(f"{link} is something else: remove it, or install smon_rt under a shorter path")
+    return link
