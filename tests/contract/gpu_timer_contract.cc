@@ -100,12 +100,32 @@ void when_full_there_is_no_event_until_one_is_released(GpuTimerFixture& fixture,
   for (const EventSlot held : slots) timer.release(held);
 }
 
+void an_event_stays_until_its_last_owner_releases_it(GpuTimerFixture& fixture, Findings& findings) {
+  if (!adopt(fixture, findings)) return;
+  GpuTimer& timer = fixture.timer();
+  const EventSlot slot = timer.record(fixture.stream());
+  fixture.finish_all();
+  if (timer.retain(slot)) {  // a timer may have one owner an event
+    timer.release(slot);
+    findings.expect(timer.query(slot) == EventState::kReady, "an event is gone while it still has an owner");
+  }
+  timer.release(slot);
+  findings.expect(timer.query(slot) == EventState::kFailed, "an event that its last owner released is not failed");
+  findings.expect(!timer.retain(slot), "a released event gets an owner");
+  const EventSlot next = timer.record(fixture.stream());
+  findings.expect(timer.query(slot) == EventState::kFailed, "a released slot is that of a later event");
+  timer.release(slot);
+  findings.expect(timer.query(next) != EventState::kFailed, "a late release reaches a later event");
+  timer.release(next);
+}
+
 constexpr GpuTimerCheck kChecks[] = {
     {"WithoutAContextThereIsNoEvent", false, without_a_context_there_is_no_event},
     {"SlotsThatAreNotInUseFailAndAreIgnored", false, slots_that_are_not_in_use_fail_and_are_ignored},
     {"NoContextIsNotAdopted", false, no_context_is_not_adopted},
     {"EventsComeOnlyAfterTheContextIsAdopted", true, events_come_only_after_the_context_is_adopted},
     {"ElapsedTimeHasASignAndNeedsReadyEvents", true, elapsed_time_has_a_sign_and_needs_ready_events},
+    {"AnEventStaysUntilItsLastOwnerReleasesIt", true, an_event_stays_until_its_last_owner_releases_it},
     {"NothingIsRecordedIntoACapture", true, nothing_is_recorded_into_a_capture},
     {"WhenFullThereIsNoEventUntilOneIsReleased", true, when_full_there_is_no_event_until_one_is_released},
 };

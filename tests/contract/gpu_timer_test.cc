@@ -20,6 +20,7 @@ enum class Fault {
   kElapsedHasNoSign,
   kCaptureUnseen,
   kGivesASlotTwice,
+  kRetainsNothing,
 };
 
 /// The fake with one thing wrong.
@@ -40,6 +41,10 @@ class FaultyGpuTimer final : public GpuTimer {
     }
     const EventSlot slot = timer_.record(stream);
     return fault_ == Fault::kGivesASlotTwice && slot > 1 ? 1 : slot;
+  }
+  bool retain(EventSlot slot) noexcept override {
+    if (fault_ != Fault::kRetainsNothing) return timer_.retain(slot);
+    return timer_.query(slot) != EventState::kFailed;
   }
   Result<void> adopt(GpuContext context) override {
     return fault_ == Fault::kAdoptsNothing && context == 0 ? Result<void>{} : timer_.adopt(context);
@@ -87,6 +92,7 @@ TEST(GpuTimerContractItself, FindsEachPlantedFault) {
   EXPECT_EQ(checks_that_fail(Fault::kRecordsBeforeAdopting), Names{"EventsComeOnlyAfterTheContextIsAdopted"});
   EXPECT_EQ(checks_that_fail(Fault::kElapsedHasNoSign), Names{"ElapsedTimeHasASignAndNeedsReadyEvents"});
   EXPECT_EQ(checks_that_fail(Fault::kCaptureUnseen), Names{"NothingIsRecordedIntoACapture"});
+  EXPECT_EQ(checks_that_fail(Fault::kRetainsNothing), Names{"AnEventStaysUntilItsLastOwnerReleasesIt"});
   const Names full = checks_that_fail(Fault::kGivesASlotTwice);
   EXPECT_NE(std::ranges::find(full, "WhenFullThereIsNoEventUntilOneIsReleased"), full.end());
 }
