@@ -43,7 +43,7 @@ struct ClockLine {
 /// already, so 1 % of these bounds may be wrong and are left out where they contradict the others. What still does
 /// not fit a line, because a clock was stepped, ends what is remembered: older brackets go until the rest fits.
 ///
-/// Threading: one thread. Cost: some 100 ns a bracket, some 20 us a line.
+/// Threading: one thread. Cost: some 100 ns a bracket, some 0.3 ms a line, which is one or two a second.
 /// When full: bounds that say least are forgotten, which makes the stated bound wider, never wrong.
 class ClockMap {
  public:
@@ -60,7 +60,7 @@ class ClockMap {
     double x;
     double y;
   };
-  /// Points that no line above the others needs to be above of are left out.
+  /// Of points those that a line above all of them touches: what is above these is above the rest.
   class Hull {
    public:
     static constexpr std::size_t kMaxPoints = 48;
