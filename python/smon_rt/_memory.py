@@ -56,12 +56,17 @@ def _of_machine() -> int | None:
 
 
 def _of_cgroup() -> int | None:
-    """Version 2 at its place in the tree, or as a container sees its own; version 1 as a container sees it."""
+    """Version 2: the least of its place in the tree and of all above, where schedulers set a job's limit, or as a
+    container sees its own; version 1 as a container sees it.
+    """
     with contextlib.suppress(OSError, ValueError, StopIteration):
         own = next(line[3:] for line in Path("/proc/self/cgroup").read_text().splitlines() if line.startswith("0::"))
-        for folder in (_CGROUP / own.lstrip("/"), _CGROUP):
-            if (folder / "memory.max").is_file():
-                return _left(folder / "memory.max", folder / "memory.current")
+        place = _CGROUP / own.lstrip("/")
+        folders = [folder for folder in (place, *place.parents) if folder.is_relative_to(_CGROUP)]
+        files = [folder / "memory.max" for folder in folders if (folder / "memory.max").is_file()]
+        if files:
+            lefts = [_left(file, file.with_name("memory.current")) for file in files]
+            return min((left for left in lefts if left is not None), default=None)
     with contextlib.suppress(OSError, ValueError, StopIteration):
         folder = _CGROUP / "memory"
         return _left(folder / "memory.limit_in_bytes", folder / "memory.usage_in_bytes")

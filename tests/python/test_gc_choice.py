@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
 
 import pytest
 
+from smon_rt import _memory
 from smon_rt.gc import guard as guard_module
 from smon_rt.gc import measuring as measuring_module
+from smon_rt.gc import publishing
 from smon_rt.gc import schedule as schedule_module
 from smon_rt.gc.guard import Guard
 from smon_rt.gc.measuring import Measuring
+from smon_rt.gc.publishing import Channel
 from smon_rt.gc.schedule import MEASURED_STEPS, Measured, Schedule, halved, must_repick, pick, young_generation
 from smon_rt.integrations.garbage import Collection
 
@@ -117,3 +121,43 @@ def test_the_guard_has_a_limit_by_itself(monkeypatch: pytest.MonkeyPatch) -> Non
     unknown.set_out(1000)
     assert unknown.limit_bytes is None
     assert not unknown.must_collect(1 << 50)
+
+
+def test_a_scheduler_sets_its_limit_above_the_process_own_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = "system.slice/slurmstepd.scope/job_7/step_0/user/task_0"
+    place = tmp_path / own
+    place.mkdir(parents=True)
+    for folder, limit in ((place, "max"), (place.parent, "max"), (place.parents[2], str(3 << 30))):
+        (folder / "memory.max").write_text(f"{limit}\n")
+        (folder / "memory.current").write_text(f"{1 << 30}\n")
+    read_text = Path.read_text
+    monkeypatch.setattr(_memory, "_CGROUP", tmp_path)
+    monkeypatch.setattr(
+        Path,
+        "read_text",
+        lambda path, *rest: f"0::/{own}\n" if str(path) == "/proc/self/cgroup" else read_text(path, *rest),
+    )
+    assert _memory._of_cgroup() == 2 << 30
+
+
+def test_ranks_hear_that_rank_0_plans_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
+    store: dict[str, bytes] = {}
+
+    class Store:
+        set = staticmethod(lambda key, value: store.update({key: value.encode()}))
+        check = staticmethod(lambda keys: all(key in store for key in keys))
+        get = staticmethod(lambda key: store[key])
+
+    first, same, late = Channel(1, 0, 2), Channel(1, 3, 2), Channel(1, 5, 40)
+    assert [each._listen(Store(), 0) for each in (same, late)] == [0, 0]
+    assert (same.take_apart(), late.take_apart()) == ("", ""), "not known yet"
+    first._send(Store(), 0)
+    assert [each._listen(Store(), 0) for each in (same, late)] == [0, 0]
+    assert (first.take_apart(), same.take_apart()) == ("", "")
+    assert late.take_apart().startswith("it began at step 40, rank 0's at step 2: ")
+    assert late.take_apart() == "", "said once"
+    alone = Channel(2, 1, 2)
+    monkeypatch.setattr(publishing, "_MOST_SILENT_S", 0.0)
+    assert alone.take_apart().startswith("nothing was heard of a plan on rank 0")

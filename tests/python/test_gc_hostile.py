@@ -153,6 +153,37 @@ check_all_is_back()
     )
 
 
+def test_what_a_signal_raises_while_a_plan_collects_reaches_the_job(job: RecordedJob) -> None:
+    """A callback of gc's would swallow it: Python runs handlers as a function is entered."""
+    job.run(
+        _JOB
+        + """
+import functools
+class Alarm:  # nothing of Python runs as it is freed
+    __del__ = staticmethod(functools.partial(signal.setitimer, signal.ITIMER_REAL, 1e-6))
+def on_alarm(*_): raise SystemExit(7)
+signal.signal(signal.SIGALRM, on_alarm)
+heap = [[i] for i in range(300_000)]
+planned = smon_rt.gc.plan(2, warmup_steps=0)
+interrupted = []
+for k in range(8):
+    if k in (0, 4):
+        gc.disable()  # so that none but the plan's frees it
+        in_cycle(Alarm())
+    try:
+        with smon_rt.step(k): pass
+    except SystemExit as exit: interrupted.append((k, exit.code))
+assert interrupted == [(0, 7), (4, 7)], interrupted
+status = smon_rt.gc.status()
+assert (status.state, status.first_step, status.planned, status.unplanned) == ("planning", 1, 3, 0), status
+smon_rt.gc.stop()
+check_all_is_back()
+from smon_rt.integrations import garbage
+assert not garbage.listeners
+"""
+    )
+
+
 def test_forked_children_and_exits_are_as_ever(job: RecordedJob) -> None:
     """The plan is on as the interpreter ends, and others stop and plan at exit."""
     output = job.run(

@@ -106,7 +106,8 @@ class Planner:
     def _freeze(self, step: int) -> None:
         """What is there now lives on, mostly: later collections need not look at it."""
         is_own = gc.get_freeze_count() <= _FROZEN_BY_PYTHON
-        garbage.listeners.append(self.collected)
+        if self.collected not in garbage.listeners:  # it is where this was interrupted before
+            garbage.listeners.append(self.collected)
         self._collect(2, "planned")
         if self.state != "warming up":
             return  # what that collection freed has stopped the plan
@@ -144,7 +145,7 @@ class Planner:
             self._rank, self._world_size = whole_number("RANK", 0), whole_number("WORLD_SIZE", 1)
         if self._world_size == 1:
             return
-        channel = Channel(self._plan_number, self._rank)
+        channel = Channel(self._plan_number, self._rank, self.first_step or 0)
         if channel.start():
             self._channel = channel
         else:
@@ -201,8 +202,7 @@ class Planner:
         self._last = None
         garbage.attach("plan")  # somebody may have emptied gc.callbacks
         began_s = time.thread_time()
-        with garbage.asked_by(origin):
-            gc.collect(generation)
+        garbage.collect(generation, origin)
         if generation == 2 and self.state == "planning":
             self._look_for_thaw(time.thread_time() - began_s)
         return self._last
@@ -223,6 +223,8 @@ class Planner:
     # The schedule
 
     def _take_schedule(self, step: int) -> None:
+        if self._channel is not None and (words := self._channel.take_apart()):
+            self.conflict(words)
         if self._channel is not None and self._next is None:
             self._next = self._channel.take()
             if self._rank == 0 and self._channel.take_help():

@@ -10,6 +10,7 @@ to the store.
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -24,6 +25,9 @@ __all__ = ["POLL_S", "Channel"]
 #: One small message to the store's host from each rank.
 POLL_S = 2.0
 _MOST_FAILURES = 3
+#: Ranks begin their plans at the same step, so within a step of each other.
+_MOST_SILENT_S = 60.0
+_ON_ALL = "plan() belongs on all ranks, before the first step"
 
 
 class Channel:
@@ -32,12 +36,17 @@ class Channel:
     Args:
         plan_number: the how-manieth plan of this process it is: all ranks count alike.
         rank: rank 0 publishes, the others listen.
+        first_step: at which this rank's plan began.
         poll_s: how often to look; POLL_S.
     """
 
-    def __init__(self, plan_number: int, rank: int, poll_s: float | None = None) -> None:
+    def __init__(self, plan_number: int, rank: int, first_step: int, poll_s: float | None = None) -> None:
         self._prefix = f"smon_rt/gc/{plan_number}/"
-        self._rank = rank
+        self._rank, self._first_step = rank, first_step
+        self._first_step_of_rank_0: int | None = None
+        self._began_s = time.monotonic()
+        self._has_sent_first_step = False
+        self._is_apart_told = rank == 0
         self.poll_s = POLL_S if poll_s is None else poll_s
         self._outgoing: list[Schedule] = []
         self._incoming: list[Schedule] = []
@@ -68,6 +77,20 @@ class Channel:
     def take(self) -> Schedule | None:
         """The next that has come, once."""
         return self._incoming.pop(0) if self._incoming else None
+
+    def take_apart(self) -> str:
+        """Other ranks than 0, once: in what way rank 0's plan is another one; "" if it is not known to be."""
+        if self._is_apart_told:
+            return ""
+        theirs = self._first_step_of_rank_0
+        if theirs is None and time.monotonic() - self._began_s < _MOST_SILENT_S:
+            return ""
+        self._is_apart_told = True
+        if theirs is None:
+            return f"nothing was heard of a plan on rank 0 for {_MOST_SILENT_S:.0f} s: {_ON_ALL}"
+        if theirs != self._first_step:
+            return f"it began at step {self._first_step}, rank 0's at step {theirs}: {_ON_ALL}"
+        return ""
 
     def guard_helped(self) -> None:
         """Other ranks than 0: an interval is too long here."""
@@ -102,6 +125,9 @@ class Channel:
                 self._wake.clear()
 
     def _send(self, store: Any, number: int) -> int:
+        if not self._has_sent_first_step:
+            store.set(f"{self._prefix}first_step", str(self._first_step))
+            self._has_sent_first_step = True
         while self._outgoing:
             store.set(f"{self._prefix}{number}", self._outgoing[0].encode())
             self._outgoing.pop(0)
@@ -114,6 +140,8 @@ class Channel:
         if (count := self._helped_count) > 0:
             store.add(self._prefix + "guard", count)
             self._helped_count -= count
+        if self._first_step_of_rank_0 is None and store.check([f"{self._prefix}first_step"]):
+            self._first_step_of_rank_0 = int(store.get(f"{self._prefix}first_step"))
         while store.check([f"{self._prefix}{number}"]):
             text = store.get(f"{self._prefix}{number}").decode()
             number += 1

@@ -23,7 +23,7 @@ from smon_rt._memory import anonymous_bytes
 from smon_rt.integrations.state import failed, switch
 from smon_rt.kinds import KIND_NAMES
 
-__all__ = ["Collection", "asked_by", "attach", "detach", "listeners"]
+__all__ = ["Collection", "attach", "collect", "detach", "listeners"]
 
 _GC = KIND_NAMES.index("gc")
 #: Metrics of one collection, in the order in which they are recorded; the last has the collection's name before it.
@@ -77,17 +77,25 @@ def detach(user: str = "integration") -> None:
         gc.callbacks.remove(_on_collection)
 
 
-class asked_by:  # noqa: N801, a call
-    """Within it collections are those of the plan ("planned"), or of its guard ("guard")."""
+def collect(generation: int, origin: str) -> None:
+    """A collection of the plan ("planned") or of its guard ("guard"), looked at from outside.
 
-    def __init__(self, origin: str) -> None:
-        self._origin = origin
-
-    def __enter__(self) -> None:
-        _Now.origin = self._origin
-
-    def __exit__(self, *_exception: object) -> None:
-        _Now.origin = ""
+    Python runs handlers of signals as it enters a callback, and drops what they raise there: SIGTERM's sys.exit(), or
+    Ctrl-C, would be lost to the job, the more so the longer collections are. Here it is raised once they are over.
+    """
+    if _on_collection in gc.callbacks:
+        gc.callbacks.remove(_on_collection)
+    _Now.origin = origin
+    try:
+        _begin(generation)
+        freed_objects = gc.collect(generation)
+        _end(generation, freed_objects)
+    finally:
+        if _Now.is_open:  # interrupted
+            native.end(_Now.token)
+        _Now.is_open, _Now.token, _Now.origin = False, 0, ""
+        if _users and _on_collection not in gc.callbacks:
+            gc.callbacks.append(_on_collection)
 
 
 def _on_collection(phase: str, info: dict[str, Any]) -> None:
@@ -95,8 +103,7 @@ def _on_collection(phase: str, info: dict[str, Any]) -> None:
         if phase == "start":
             _begin(info["generation"])
         elif _Now.is_open:
-            _Now.is_open = False
-            _end(info)
+            _end(info["generation"], info["collected"])
     except Exception as error:
         failed("gc", error)
 
@@ -111,15 +118,17 @@ def _begin(generation: int) -> None:
     _Now.began_ns = time.perf_counter_ns()
 
 
-def _end(info: dict[str, Any]) -> None:
+def _end(generation: int, freed_objects: int) -> None:
+    if not _Now.is_open:
+        return
     pause_s = (time.perf_counter_ns() - _Now.began_ns) / 1e9
-    token, _Now.token = _Now.token, 0
-    native.end(token)
+    native.end(_Now.token)
+    _Now.is_open = False
     done = Collection(
-        generation=info["generation"],
+        generation=generation,
         origin=_Now.origin,
         pause_s=pause_s,
-        freed_objects=info["collected"],
+        freed_objects=freed_objects,
         memory_before_bytes=_Now.memory_bytes,
         memory_after_bytes=anonymous_bytes(),
         caller=_Now.caller,
