@@ -57,6 +57,13 @@ class Loop:
 #: What the programs do to make a job, or to set up a recorder, is not counted.
 ENGINE = Loop("engine_bench", "smon_rt::analysis::analyze(*", per="ops")
 RECORDER = Loop("record_bench", "*run_pairs*", per="pairs")
+NCCL = Loop("nccl_bench", "*run_*s(smon_rt*", per="ops")
+
+#: What NCCL's profiler plug-in is called for → benchmark of nccl_bench.
+NCCL_CALLBACKS = {
+    "instructions per collective of NCCL": "collective/manual_time",
+    "instructions per callback of NCCL's transfers": "proxy_step/manual_time",
+}
 
 
 def count(smoke: bool, record: Record) -> None:
@@ -87,6 +94,14 @@ def count_recorder(smoke: bool, record: Record) -> None:
         record(
             name, None if missing else RECORDER.instructions(benchmark), missing or "callgrind, with the loop around"
         )
+
+
+def count_nccl(smoke: bool, record: Record) -> None:
+    """The six callbacks of a collective, and the five of each step of its transfers over the network."""
+    del smoke
+    for name, benchmark in NCCL_CALLBACKS.items():
+        missing = NCCL.missing() or ("" if has_cheap_clock() else "the kernel's clock source is not the TSC")
+        record(name, None if missing else NCCL.instructions(benchmark), missing or "callgrind, with the loop around")
 
 
 #: State of the recorder → what a program does to get there. Every iteration is a pair with ids.

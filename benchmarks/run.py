@@ -92,6 +92,7 @@ def measure(smoke: bool) -> tuple[list[Row], list[Floor], peers.Peers]:
         recorder.drain,
         recorder.trace_bytes,
         instructions.count_recorder,
+        instructions.count_nccl,
         instructions.count_python_pair,
         instructions.count_collective,
         instructions.count_transfer,
