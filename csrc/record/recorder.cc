@@ -195,7 +195,8 @@ OpenSlot* Recorder::slot_of(Token token, ThreadSlots** owner) noexcept {
   const auto thread = static_cast<std::size_t>(token >> 48 & 0xff);
   const std::uint16_t slot = slot_index_of(token & ~kOnGpu);
   const bool is_ours = static_cast<std::uint8_t>(token >> 56) == nonce_ && thread < registry_->size() &&
-                       slot < (*registry_)[thread].slot_count && (token & OpenSlot::kStateMask) == OpenSlot::kOpen;
+                       slot < (*registry_)[thread].slot_count && (token & OpenSlot::kStateMask) == OpenSlot::kOpen &&
+                       ((token & kOnGpu) == 0 || gpu_spans_ != nullptr);
   if (!is_ours) [[unlikely]] {
     count(header().losses.foreign_tokens);
     return nullptr;

@@ -411,7 +411,10 @@ TEST(RecorderWithoutGpu, AWaitEventIsAWaitOfTheHost) {
   const auto recorder = testing::make_recorder(testing::every_step_sampled());
   RingReader rings(recorder->arena());
   recorder->end_at(recorder->begin(Kind::kGradsAllReduce), 0, TimeSource::kWaitEvent, 0);
-  recorder->end(recorder->begin(Kind::kForwardCompute) | kOnGpu);
+  const Token token = recorder->begin(Kind::kForwardCompute);
+  recorder->end(token | kOnGpu);
+  EXPECT_EQ(recorder->header().losses.foreign_tokens.load(), 1u) << "nobody gave that token";
+  recorder->end(token);
   const auto spans = rings.take();
   ASSERT_EQ(spans.size(), 2u);
   EXPECT_EQ(spans[0].time_source, TimeSource::kWaitReturn);
