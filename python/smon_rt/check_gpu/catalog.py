@@ -28,6 +28,14 @@ CHECKS: tuple[Check, ...] = (
         function=f"{_PACKAGE}.loader:run",
     ),
     Check(
+        name="nccl_plugin",
+        needs=(Need.RECORDER,),
+        shows="what NCCL calls in each version of its plug-in, without NCCL",
+        limit="v4, v5 and v6 answer every call with success, whatever they are handed",
+        deadline_s=10,
+        function=f"{_PACKAGE}.plugin:run",
+    ),
+    Check(
         name="exit",
         needs=(Need.RECORDER,),
         shows="a job that ends without stop()",
