@@ -63,8 +63,8 @@ def finding_of(gpu_ns: list[int], host_ns: list[int], device_ratio: float) -> Fi
     """The usual difference must be small, and the spans must have what they cost for.
 
     Example:
-        >>> finding_of([4000, 4200, 9000], [200, 300, 250], 1.0).words
-        '3.9 µs more than a host span of 0.2 µs; 100 % with times of the GPU'
+        >>> finding_of([4000, 4200, 9000], [200, 300, 200], 1.0).words
+        '4.0 µs more than a host span of 0.2 µs; 100 % with times of the GPU'
     """
     gpu_us, host_us = (statistics.median(times) / 1000 for times in (gpu_ns, host_ns))
     more_us = gpu_us - host_us
