@@ -43,7 +43,7 @@ void run_ops(const Nccl<Event>& nccl, void* context, int events) {
 TEST_F(NcclThreads, TenMillionEventsOnSixtyFourChannelsAreAllCounted) {
   // A thread that loses the processor must not fall thousands of ops behind between an op and its transfers: the job
   // cannot either, since the GPU takes at most about a thousand launches ahead.
-  constexpr int kRounds = 200;
+  constexpr int kRounds = kEvents / 50'000;
   std::barrier together(kThreads);
   std::array<void*, kThreads> contexts{};
   int mask = 0;
@@ -86,13 +86,14 @@ TEST_F(NcclThreads, TenMillionEventsOnSixtyFourChannelsAreAllCounted) {
 
 TEST_F(NcclThreads, CommunicatorsOpenAndCloseWhileOthersRunAndMasksFlip) {
   std::atomic<bool> must_stop{false};
+  std::array<int, kThreads> masks{};  // of libraries that stay loaded: whoever flips them may be a little late
   std::vector<std::thread> threads;
   for (int i = 0; i < kThreads; ++i) {
     threads.emplace_back([&, i] {
       const Nccl<nccl::EventV6> six(library_);
       const Nccl<nccl::EventV4> four(library_);
       for (int round = 0; round < 200; ++round) {
-        int mask = 0;
+        int& mask = masks[static_cast<std::size_t>(i)];
         const auto hash = static_cast<std::uint64_t>(i);
         void* context = six.init(hash, 1 + round % 2, &mask);
         void* other = four.init(hash + 100, 2, &mask);
@@ -119,12 +120,12 @@ TEST_F(NcclThreads, CommunicatorsOpenAndCloseWhileOthersRunAndMasksFlip) {
 
 TEST_F(NcclThreads, StoppingAndStartingWhileProxyThreadsRunHurtsNobody) {
   std::atomic<bool> must_stop{false};
+  std::array<int, 2> masks{};
   std::vector<std::thread> threads;
   for (int i = 0; i < 2; ++i) {
     threads.emplace_back([&, i] {
       const Nccl<nccl::EventV6> nccl(library_);
-      int mask = 0;
-      void* context = nccl.init(static_cast<std::uint64_t>(i), 2, &mask);
+      void* context = nccl.init(static_cast<std::uint64_t>(i), 2, &masks[static_cast<std::size_t>(i)]);
       while (!must_stop) run_ops(nccl, context, 520);
       nccl.finalize(context);
     });
