@@ -14,6 +14,9 @@ PyMethodDef* collective_calls();
 PyMethodDef* forward_calls();
 PyMethodDef* pipeline_calls();
 
+/// For callbacks whose errors Python drops.
+PyMethodDef* late_error_calls();
+
 /// Make what these need. Once, when the module is loaded; false with an exception set.
 bool set_up_collectives(PyObject* module);
 bool set_up_pipelines();

@@ -178,6 +178,9 @@ def set_must_look(must_look: bool, /) -> None:
 def exchange_kinds(kinds: bytes | None, /) -> bytes | None:
     """Kinds that this thread's operations have, a byte for each number of HookOpName. Returns those of before."""
 
+def raises_later(function: Callable[..., Any], /) -> Callable[..., Any]:
+    """Calls it. What it raises, as a signal's handler may, is raised in the main thread once Python goes on."""
+
 def recorded_wait(original: Callable[..., Any], /) -> Any:
     """What `Work.wait` becomes."""
 

@@ -184,6 +184,36 @@ assert not garbage.listeners
     )
 
 
+def test_what_a_signal_raises_in_a_collection_of_pythons_reaches_the_job(job: RecordedJob) -> None:
+    """While collections are recorded, and of the job's own errors as well as of exits."""
+    job.run(
+        _JOB
+        + """
+import functools
+class Alarm:  # nothing of Python runs as it is freed
+    __del__ = staticmethod(functools.partial(signal.setitimer, signal.ITIMER_REAL, 1e-6))
+def on_alarm(*_): raise raised
+signal.signal(signal.SIGALRM, on_alarm)
+heap = [[i] for i in range(300_000)]
+steps(0, 2)
+gc.disable()
+for raised in (SystemExit(7), KeyboardInterrupt(), TimeoutError("late")):
+    in_cycle(Alarm())
+    try:
+        with smon_rt.step(2):
+            gc.collect()
+            for _ in range(1000): pass
+    except BaseException as error:
+        assert error is raised, error
+    else:
+        raise AssertionError(f"{raised!r} was lost")
+gc.enable()
+steps(3, 5)
+smon_rt.stop()
+"""
+    )
+
+
 def test_forked_children_and_exits_are_as_ever(job: RecordedJob) -> None:
     """The plan is on as the interpreter ends, and others stop and plan at exit."""
     output = job.run(

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import gc
 import sys
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -66,25 +67,23 @@ listeners: list[Callable[[Collection], None]] = []
 def attach(user: str = "integration") -> None:
     """Records collections from now on. Twice is once."""
     _users.add(user)
-    if _on_collection not in gc.callbacks:
-        gc.callbacks.append(_on_collection)
+    if _callback not in gc.callbacks:
+        gc.callbacks.append(_callback)
 
 
 def detach(user: str = "integration") -> None:
     """No longer, if nobody else has attached."""
     _users.discard(user)
-    if not _users and _on_collection in gc.callbacks:
-        gc.callbacks.remove(_on_collection)
+    if not _users and _callback in gc.callbacks:
+        gc.callbacks.remove(_callback)
 
 
 def collect(generation: int, origin: str) -> None:
-    """A collection of the plan ("planned") or of its guard ("guard"), looked at from outside.
-
-    Python runs handlers of signals as it enters a callback, and drops what they raise there: SIGTERM's sys.exit(), or
-    Ctrl-C, would be lost to the job, the more so the longer collections are. Here it is raised once they are over.
+    """A collection of the plan ("planned") or of its guard ("guard"), looked at from outside: what a signal raises
+    meanwhile is raised here.
     """
-    if _on_collection in gc.callbacks:
-        gc.callbacks.remove(_on_collection)
+    place = gc.callbacks.index(_callback) if _callback in gc.callbacks else len(gc.callbacks)
+    del gc.callbacks[place : place + 1]
     _Now.origin = origin
     try:
         _begin(generation)
@@ -94,8 +93,8 @@ def collect(generation: int, origin: str) -> None:
         if _Now.is_open:  # interrupted
             native.end(_Now.token)
         _Now.is_open, _Now.token, _Now.origin = False, 0, ""
-        if _users and _on_collection not in gc.callbacks:
-            gc.callbacks.append(_on_collection)
+        if _users and _callback not in gc.callbacks:
+            gc.callbacks.insert(place, _callback)
 
 
 def _on_collection(phase: str, info: dict[str, Any]) -> None:
@@ -104,13 +103,33 @@ def _on_collection(phase: str, info: dict[str, Any]) -> None:
             _begin(info["generation"])
         elif _Now.is_open:
             _end(info["generation"], info["collected"])
-    except Exception as error:
+    except BaseException as error:
+        if _is_of_a_signal(error):
+            raise
         failed("gc", error)
+
+
+#: What Python has as its callback. Signals' handlers run as a function of Python is entered, and what one raises in a
+#: callback, SIGTERM's sys.exit() or Ctrl-C, Python drops: it would be lost to the job.
+_callback = native.raises_later(_on_collection)
+
+
+def _is_of_a_signal(error: BaseException) -> bool:
+    """Raised by a handler that ran in here, not by what is here."""
+    if threading.current_thread() is not threading.main_thread():
+        return False  # handlers run in the main thread only
+    place = error.__traceback__
+    while place is not None and place.tb_next is not None:
+        place = place.tb_next
+    is_ours = place is not None and str(place.tb_frame.f_globals.get("__name__")).startswith("smon_rt.")
+    return not (is_ours and isinstance(error, Exception))
 
 
 def _begin(generation: int) -> None:
     if not (listeners or (generation > 0 and switch.is_on and (_Now.origin or _is_training()))):
         return
+    if _Now.is_open:  # its end was interrupted
+        native.abort(_Now.token)
     _Now.is_open = True
     _Now.memory_bytes = anonymous_bytes()
     _Now.caller = _caller() if listeners and not _Now.origin else ""
