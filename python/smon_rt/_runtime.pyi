@@ -212,7 +212,7 @@ def end_all_operations() -> None:
     """So do all of them."""
 
 def expect_transfer(tensor: Any, kind: int, microbatch: int, chunk: int, payload_bytes: int = -1, /) -> None:
-    """What the next send or receive of this tensor is. Where its payload is said too, and Python waits for it, the hooks
+    """What the next send or receive of this tensor is. Where its payload is said, and Python waits for it, the hooks
     need nothing of Python in a sampled step either."""
 
 def take_transfer(tensor: Any, is_send: bool, /) -> tuple[int, int, int] | None:
@@ -256,7 +256,7 @@ def leave_schedule() -> None:
     """It has ended: what a stage left open is aborted, transfers that did not come are forgotten."""
 
 def enter_stage_backward() -> bool:
-    """Whether the autograd engine, which begins now, runs for the backward of a stage that is recorded on this thread."""
+    """Whether the autograd engine, which begins now, runs for a stage's backward that is recorded on this thread."""
 
 def leave_stage_backward() -> None:
     """It has returned: what the reducer issued is done."""
