@@ -123,7 +123,8 @@ py::dict status() {
 
 void add_calls(py::module_& module) {
   if (!set_up_arguments() || !set_up_collectives(module.ptr()) || !set_up_pipelines()) throw py::error_already_set();
-  for (PyMethodDef* calls : {runtime_calls(), collective_calls(), forward_calls(), pipeline_calls(), late_error_calls()}) {
+  for (PyMethodDef* calls :
+       {runtime_calls(), collective_calls(), forward_calls(), pipeline_calls(), late_error_calls()}) {
     if (PyModule_AddFunctions(module.ptr(), calls) < 0) throw py::error_already_set();
   }
   PyObject* span = make_span_type(module.ptr());

@@ -60,7 +60,9 @@ std::atomic<bool> g_is_forked_child{false};
 // LeakSanitizer asks this at exit. A forked child has none of its parent's threads: what they were holding, on stacks
 // that nobody looks at any more, would be reported as leaks of the child.
 extern "C" [[gnu::visibility("default")]] int __lsan_is_turned_off();
-extern "C" int __lsan_is_turned_off() { return g_is_forked_child ? 1 : 0; }
+extern "C" int __lsan_is_turned_off() {
+  return g_is_forked_child ? 1 : 0;
+}
 
 #if !defined(__SANITIZE_THREAD__) && !defined(__SANITIZE_ADDRESS__)
 namespace {
