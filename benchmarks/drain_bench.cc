@@ -10,6 +10,8 @@
 #include <string>
 
 #include "base/clock_converter.h"
+#include "record/event_resolver.h"
+#include "record/gpu_timer.h"
 #include "record/recorder.h"
 #include "record/ring_collector.h"
 #include "record/trace_file.h"
@@ -51,7 +53,9 @@ void drain(benchmark::State& state, const std::string& directory) {
   const std::uint16_t communicator = recorder->register_communicator("pp", "pp", {});
   ClockConverter clock;
   clock.add(recorder->clock().read());
-  RingCollector rings(recorder->arena(), clock, 1'000'000'000);
+  NullGpuTimer timer;
+  EventResolver resolver(recorder->arena(), recorder->interner(), timer, recorder->clock(), clock);
+  RingCollector rings(recorder->arena(), clock, resolver, 1'000'000'000);
   TraceFileOptions options;
   options.directory = directory;
   TraceFile file(options);
