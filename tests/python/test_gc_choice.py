@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -142,22 +144,139 @@ def test_a_scheduler_sets_its_limit_above_the_process_own_place(
     assert _memory._of_cgroup() == 2 << 30
 
 
-def test_ranks_hear_that_rank_0_plans_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
-    store: dict[str, bytes] = {}
+class Store:
+    """As torch.distributed's."""
 
-    class Store:
-        set = staticmethod(lambda key, value: store.update({key: value.encode()}))
-        check = staticmethod(lambda keys: all(key in store for key in keys))
-        get = staticmethod(lambda key: store[key])
+    def __init__(self) -> None:
+        self.values: dict[str, str] = {}
+        self.is_away = False
+        self.tries = 0
 
-    first, same, late = Channel(1, 0, 2), Channel(1, 3, 2), Channel(1, 5, 40)
-    assert [each._listen(Store(), 0) for each in (same, late)] == [0, 0]
-    assert (same.take_apart(), late.take_apart()) == ("", ""), "not known yet"
-    first._send(Store(), 0)
-    assert [each._listen(Store(), 0) for each in (same, late)] == [0, 0]
-    assert (first.take_apart(), same.take_apart()) == ("", "")
-    assert late.take_apart().startswith("it began at step 40, rank 0's at step 2: ")
-    assert late.take_apart() == "", "said once"
-    alone = Channel(2, 1, 2)
+    def set(self, key: str, value: str) -> None:
+        self.check([])
+        self.values[key] = value
+
+    def get(self, key: str) -> bytes:
+        return self.values[key].encode()
+
+    def add(self, key: str, count: int) -> int:
+        self.values[key] = str(int(self.values.get(key, "0")) + count)
+        return int(self.values[key])
+
+    def check(self, keys: list[str]) -> bool:
+        self.tries += 1
+        if self.is_away:
+            raise ConnectionError("nobody answers")
+        return all(key in self.values for key in keys)
+
+
+def test_rank_0_decides_once_every_rank_has_answered() -> None:
+    store = Store()
+    first, second, third = (Channel(rank, 3, first_step=2) for rank in range(3))
+    first.ask()
+    for each in (first, second):
+        (each._lead if each is first else each._follow)(store)
+    first._lead(store)
+    assert first.has_sent()
+    assert not first.is_agreed(), "the third has not looked yet"
+    third._follow(store)
+    first._lead(store)
+    assert first.is_agreed()
+    first.publish(Schedule(70, 10, first_step=300))
+    assert not first.has_sent()
+    first._lead(store)
+    second._follow(store)
+    second._follow(store)
+    assert first.has_sent()
+    assert (second.take(), second.take(), third.take()) == (Schedule(70, 10, first_step=300), None, None)
+    first.ask()
+    for follow in (second._follow, third._follow, first._lead, second._follow, third._follow):
+        follow(store)
+    assert third.take() == Schedule(70, 10, first_step=300)
+    assert not first.is_agreed()
+    first._lead(store)
+    second._follow(store)
+    third._follow(store)
+    first._lead(store)
+    assert first.is_agreed()
+    assert not first.take_help()
+    assert {each.take_words() for each in (first, second, third)} == {""}
+    third.guard_helped()
+    third._follow(store)
+    first._lead(store)
+    assert first.take_help()
+    assert not first.take_help()
+
+
+def test_a_store_outlives_plans_and_launches() -> None:
+    """What was decided before a rank has looked is none of its own."""
+    store = Store()
+    dead, follower = Channel(0, 2, first_step=2), Channel(1, 2, first_step=2)
+    dead.ask()
+    dead._lead(store)
+    follower._follow(store)
+    dead._lead(store)
+    dead.publish(Schedule(99, 10, first_step=50))
+    dead._lead(store)
+    restarted = Channel(1, 2, first_step=2)
+    restarted._follow(store)
+    assert restarted.take() is None
+    first = Channel(0, 2, first_step=2)  # later, or rank 0's second plan where the others have one
+    first.ask()
+    first._lead(store)
+    restarted._follow(store)
+    first._lead(store)
+    assert first.is_agreed()
+    first.publish(Schedule(7, 10, first_step=200))
+    first._lead(store)
+    restarted._follow(store)
+    assert restarted.take() == Schedule(7, 10, first_step=200)
+    assert restarted.take() is None
+
+
+def test_ranks_hear_of_those_that_plan_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = Store()
+    first, late = Channel(0, 3, first_step=2), Channel(1, 3, first_step=40)
+    first.ask()
     monkeypatch.setattr(publishing, "_MOST_SILENT_S", 0.0)
-    assert alone.take_apart().startswith("nothing was heard of a plan on rank 0")
+    first._lead(store)
+    assert "no answer has come from rank 1, 2: " in first.take_words()
+    first._lead(store)
+    late._follow(store)
+    assert first.take_words() == late.take_words() == "", "once, and nothing before it is decided"
+    store.set(first._answer(1, 2), "1")
+    first._lead(store)
+    first.publish(Schedule(7, 10, first_step=200))
+    first._lead(store)
+    late._follow(store)
+    assert late.take_words().startswith("it began at step 40, rank 0's at step 2: ")
+    alone = Channel(1, 3, first_step=2)
+    alone._follow(Store())
+    assert alone.take_words().startswith("nothing was heard of this plan on rank 0")
+
+
+def test_a_store_that_does_not_answer_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = Store()
+    monkeypatch.setattr(publishing, "_own_store", lambda: store)
+    monkeypatch.setattr(publishing, "_MOST_POLL_S", 0.01)
+    first, second = Channel(0, 2, first_step=2, poll_s=0.001), Channel(1, 2, first_step=2, poll_s=0.001)
+    store.is_away = True
+    threads = [
+        threading.Thread(target=each._run, args=(work,))
+        for each, work in ((first, first._lead), (second, second._follow))
+    ]
+    first.ask()
+    for thread in threads:
+        thread.start()
+    deadline_s = time.monotonic() + 60
+    while store.tries < 20 and time.monotonic() < deadline_s:
+        time.sleep(0.001)
+    assert not first.is_agreed()
+    store.is_away = False
+    while not first.is_agreed() and time.monotonic() < deadline_s:
+        time.sleep(0.001)
+    assert first.is_agreed()
+    for each, thread in ((first, threads[0]), (second, threads[1])):
+        each.stop()
+        thread.join(60)
+        assert not thread.is_alive()

@@ -82,7 +82,7 @@ smon_rt.stop()
         f"planned generation {each.generation}" for each in planned
     ]
     assert trace.identity.environment["gc_plan_counts"] == "planned 7, unplanned 0, guard 0, late 0"
-    plan_words = f"every 5 steps, full every {5 if HAS_FULL_ONLY else 15}, since step 2; stopped"
+    plan_words = f"every 5 steps, full every {5 if HAS_FULL_ONLY else 15}, since step 2; stopped in step 33"
     assert trace.identity.environment["gc_plan"] == plan_words
 
 
@@ -199,10 +199,15 @@ class GarbageCollection:
     def run(self): gc.collect(1)
 titan = module("torchtitan.tools.utils", GarbageCollection=GarbageCollection)
 gc.disable()
+with smon_rt.gc.plan(3, warmup_steps=1):  # the module alone collects nothing
+    steps(0, 5)
+    assert smon_rt.gc.status().planned == 2
+handler = GarbageCollection()
 with smon_rt.gc.plan(3, warmup_steps=1):
     steps(0, 5)
     assert smon_rt.gc.status().state == "left to others"
 assert not gc.isenabled()
+del handler
 gc.enable()
 run = types.FunctionType(GarbageCollection.run.__code__, vars(titan) | {"gc": gc})
 with smon_rt.gc.plan(3, warmup_steps=1):

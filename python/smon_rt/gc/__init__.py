@@ -93,7 +93,6 @@ class _Active:
     planner: Planner | None = None
     last: Planner | None = None
     """To tell of when it has stopped."""
-    count = 0
     optimizer_steps: OptimizerSteps | None = None
 
 
@@ -143,11 +142,11 @@ def plan(
     if running is not None:
         running.conflict("another plan was asked for: the first one holds")
         return Plan(None)
-    _Active.count += 1
-    planner = _Active.planner = _Active.last = Planner(options, _Active.count)
+    is_first = _Active.last is None
+    planner = _Active.planner = _Active.last = Planner(options)
     garbage.attach("plan")
-    if _Active.count == 1:
-        atexit.register(stop)  # what is frozen could not be torn down at exit, of which some libraries complain
+    if is_first:
+        atexit.register(_exits)  # what is frozen could not be torn down at exit, of which some libraries complain
         os.register_at_fork(after_in_child=_forked)
     state.on_step_begun.append(_step_begun)
     state.on_stop.append(_recording_stops)
@@ -158,11 +157,21 @@ def plan(
 
 def stop() -> None:
     """Ends the plan: what it froze is unfrozen, and Python collects again if it did before. Nothing without one."""
+    _stop(is_exit=False)
+
+
+def _exits() -> None:
+    _stop(is_exit=True)
+
+
+def _stop(is_exit: bool) -> None:
     planner, _Active.planner = _Active.planner, None
     if planner is None:
         return
-    _detach()
-    planner.stop()
+    try:
+        _detach()
+    finally:
+        planner.stop(is_exit)
 
 
 def status() -> PlanStatus:
@@ -216,7 +225,7 @@ def _options(
 
 def _in_range(name: str, value: Any, least: int, otherwise: str = "") -> int:
     try:
-        number = operator.index(value)
+        number = least - 1 if isinstance(value, bool) else operator.index(value)
     except TypeError:
         number = least - 1
     if number < least:

@@ -27,9 +27,16 @@ def rival_scheduler() -> str | None:
         return f"Megatron's --manual-gc (interval {getattr(arguments, 'manual_gc_interval', 0)})"
     if not gc.isenabled():
         for name, words in _RIVALS.items():
-            if name.startswith("torchtitan.") and hasattr(sys.modules.get(name), "GarbageCollection"):
+            if name.startswith("torchtitan.") and _has_one(getattr(sys.modules.get(name), "GarbageCollection", None)):
                 return words
     return None
+
+
+def _has_one(kind: Any) -> bool:
+    """An object of it: the module may have been loaded for something else. Looks at all objects, once in a job that has
+    switched collections off.
+    """
+    return kind is not None and any(type(each) is kind for each in gc.get_objects())
 
 
 def rival_of(caller: str) -> str | None:

@@ -38,7 +38,7 @@ class Measuring:
 
     def is_due(self, step: int) -> bool:
         """The first measured collection, whatever the schedule says; the same step on all ranks."""
-        return step == self._first_step + MEASURED_STEPS
+        return step == self._first_step + MEASURED_STEPS and not self.has_measured
 
     def first(self, step: int, young: Collection, full: Collection) -> None:
         """A young and a full collection, one right after the other."""

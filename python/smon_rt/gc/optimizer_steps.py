@@ -1,4 +1,5 @@
-"""Steps of a loop that nobody counts: it says none, and is not recorded. The first optimizer's `step` ends one.
+"""Steps of a loop that nobody counts: it says none, and is not recorded. The first optimizer's `step` ends one; once
+another has done many and the first none, as in a second phase of a training, that one's.
 
 Uses torch's own hook (2.1 and newer), once the job has loaded torch; never loads it. The hook stays in torch, with
 nothing to do: taken out while torch goes through its hooks, it would have that optimizer's step fail.
@@ -8,6 +9,7 @@ from __future__ import annotations
 
 import sys
 import weakref
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -17,6 +19,8 @@ from smon_rt.integrations.state import failed
 __all__ = ["OptimizerSteps"]
 
 _MODULE = "torch.optim.optimizer"
+#: Of one optimizer while the first does none: a critic that is trained more often stays below.
+_MOST_OF_ANOTHER = 20
 
 
 class OptimizerSteps:
@@ -29,6 +33,7 @@ class OptimizerSteps:
     def __init__(self, step_begun: Callable[[int], None]) -> None:
         self._step_begun = step_begun
         self._optimizer: Callable[[], Any] | None = None
+        self._others: Counter[int] = Counter()
         self._step = 0
 
     def attach(self) -> None:
@@ -45,10 +50,13 @@ class OptimizerSteps:
     def stepped(self, optimizer: Any) -> None:
         """One of the job's optimizers has done its step."""
         first = None if self._optimizer is None else self._optimizer()
-        if first is None:
+        if first is not None and first is not optimizer:
+            self._others[id(optimizer)] += 1
+            if self._others[id(optimizer)] <= _MOST_OF_ANOTHER:
+                return
+        if first is not optimizer:
             self._optimizer = weakref.ref(optimizer)
-        elif first is not optimizer:
-            return
+        self._others.clear()
         self._step += 1
         self._step_begun(self._step)
 

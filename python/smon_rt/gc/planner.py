@@ -6,6 +6,7 @@ once (some µs). Nothing here raises into the job: whoever says the steps catche
 
 from __future__ import annotations
 
+import dataclasses
 import gc
 import time
 from collections.abc import Callable
@@ -64,9 +65,8 @@ class Counts:
 class Planner:
     """From `plan` to `stop`: warms up, freezes what is there, then collects by its schedule."""
 
-    def __init__(self, options: Options, plan_number: int) -> None:
+    def __init__(self, options: Options) -> None:
         self.options = options
-        self._plan_number = plan_number
         self.counts = Counts()
         self.state = "warming up"
         self.schedule = options.fixed or DEFAULT
@@ -76,11 +76,14 @@ class Planner:
         self._channel: Channel | None = None
         self._saves = options.saves
         self._next: Schedule | None = None
+        self._wanted: Schedule | None = None
+        """Rank 0: once the others are known to hear of it."""
         self._warmed_steps = 0
+        self._last_step = 0
         self._measuring = Measuring() if options.fixed is None else None
         self._last: garbage.Collection | None = None
         self._last_full_s: float | None = None
-        self._was_enabled = gc.isenabled()
+        self._was_enabled = True
         self._is_frozen = False
         self._frozen_count = 0
 
@@ -106,13 +109,14 @@ class Planner:
     def _freeze(self, step: int) -> None:
         """What is there now lives on, mostly: later collections need not look at it."""
         is_own = gc.get_freeze_count() <= _FROZEN_BY_PYTHON
+        self._was_enabled = gc.isenabled()
         if self.collected not in garbage.listeners:  # it is where this was interrupted before
             garbage.listeners.append(self.collected)
         self._collect(2, "planned")
         if self.state != "warming up":
             return  # what that collection freed has stopped the plan
         # From here on a stop has something to put back, whatever comes between, as Ctrl-C.
-        self.first_step, self.state, self._is_frozen = step, "planning", is_own
+        self.first_step, self._last_step, self.state, self._is_frozen = step, step, "planning", is_own
         gc.freeze()
         gc.disable()
         if not self._is_still_planning():
@@ -145,7 +149,7 @@ class Planner:
             self._rank, self._world_size = whole_number("RANK", 0), whole_number("WORLD_SIZE", 1)
         if self._world_size == 1:
             return
-        channel = Channel(self._plan_number, self._rank, self.first_step or 0)
+        channel = Channel(self._rank, self._world_size, self.first_step or 0)
         if channel.start():
             self._channel = channel
         else:
@@ -161,6 +165,7 @@ class Planner:
             if not self._is_still_planning():
                 return
         generation = self._planned_at(step)
+        self._last_step = step
         if self._is_held_up():
             self.counts.skipped += generation is not None
             return
@@ -175,11 +180,13 @@ class Planner:
             self._guarded(step, memory_bytes)
 
     def _planned_at(self, step: int) -> int | None:
+        if step == self._last_step:
+            return None  # the same again
         if self._saves is not None and self._is_saved_after(self._saves, step):
             return 2
         if self._measuring is not None and self._measuring.is_due(step):
             return YOUNG
-        return self.schedule.generation_at(step)
+        return self.schedule.generation_at(step, self._last_step)
 
     def _is_saved_after(self, saves: Callable[[int], bool], step: int) -> bool:
         try:
@@ -223,17 +230,30 @@ class Planner:
     # The schedule
 
     def _take_schedule(self, step: int) -> None:
-        if self._channel is not None and (words := self._channel.take_apart()):
-            self.conflict(words)
-        if self._channel is not None and self._next is None:
-            self._next = self._channel.take()
-            if self._rank == 0 and self._channel.take_help():
-                self._halve(step)
-            if self._next is not None and self._next.first_step < step:
-                self.counts.late += 1
+        if self._channel is not None:
+            self._hear(self._channel, step)
         if self._next is not None and step >= self._next.first_step and self._is_known(step):
             self.schedule, self._next = self._next, None
             self.tell()
+
+    def _hear(self, channel: Channel, step: int) -> None:
+        """Of other ranks."""
+        if words := channel.take_words():
+            self.conflict(words)
+        if self._rank == 0:
+            if channel.take_help():
+                self._halve(step)
+            if self._wanted is not None and channel.is_agreed():
+                self._next, self._wanted = (
+                    dataclasses.replace(self._wanted, first_step=step + self._margin_steps()),
+                    None,
+                )
+                channel.publish(self._next)
+        elif self._next is None:
+            self._next = channel.take()
+            if self._next is not None and self._next.first_step < step:
+                self.counts.late += 1
+                self.conflict(f"an interval was heard of in step {step}, and began with step {self._next.first_step}")
 
     def _is_known(self, step: int) -> bool:
         """Rank 0 takes its choice only once it is where the others look: without the store all stay as they are."""
@@ -248,34 +268,39 @@ class Planner:
         if generation is None or self._last is None:
             return
         headroom_bytes = self.guard.headroom_bytes(self._last.memory_after_bytes)
-        if measuring.is_due(step) and not measuring.has_measured:
+        if measuring.is_due(step):
             # Right after the young one: what only a full one finds. All ranks do it, at this same step.
             young = self._last
             measuring.first(step, young, self._collect(2, "planned") or young)
         else:
             measuring.later(step, self._last, self.schedule.interval_steps, headroom_bytes)
-        if self._rank == 0 and self._next is None and (measured := measuring.take(headroom_bytes)) is not None:
-            self._choose(pick(measured, step + self._margin_steps(measured.step_time_s)))
+        if self._rank == 0 and self._is_settled() and (measured := measuring.take(headroom_bytes)) is not None:
+            self._choose(pick(measured, step + 1))
+
+    def _is_settled(self) -> bool:
+        return self._next is None and self._wanted is None
 
     def _choose(self, chosen: Schedule) -> None:
-        """Rank 0: this one from its first step on, on all ranks."""
+        """Rank 0: this one, on all ranks."""
         now = self.schedule
         if (chosen.interval_steps, chosen.full_every) == (now.interval_steps, now.full_every) and now.why == chosen.why:
             return
-        self._next = chosen
-        if self._channel is not None:
-            self._channel.publish(chosen)
-
-    def _margin_steps(self, step_time_s: float) -> int:
-        """So that every rank hears of it before."""
         if self._channel is None:
+            self._next = chosen
+        else:
+            self._wanted = chosen
+            self._channel.ask()
+
+    def _margin_steps(self) -> int:
+        """So that every rank hears of it before."""
+        if self._channel is None or self._measuring is None:
             return 1
-        return 2 + round(_MARGIN_POLLS * self._channel.poll_s / max(step_time_s, 1e-4))
+        return 2 + round(_MARGIN_POLLS * self._channel.poll_s / max(self._measuring.mean_step_s(), 1e-4))
 
     def _halve(self, step: int) -> None:
         """Rank 0, with "auto": garbage comes faster than it was measured to, here or elsewhere."""
-        if self._measuring is not None and self._next is None:
-            self._choose(halved(self.schedule, step + self._margin_steps(self._measuring.mean_step_s())))
+        if self._measuring is not None and self._is_settled():
+            self._choose(halved(self.schedule, step + 1))
 
     def _guarded(self, step: int, before_bytes: int) -> None:
         self._collect(2, "guard")
@@ -342,23 +367,26 @@ class Planner:
         if self.first_step is None or self.state not in ("planning", "stopped"):
             return self.state
         schedule = self.schedule
-        stopped = "; stopped" if self.state == "stopped" else ""
+        stopped = f"; stopped in step {self._last_step:,}" if self.state == "stopped" else ""
         why = f" ({schedule.why})" if schedule.why else ""
         full = f"full every {schedule.interval_steps * schedule.full_every:,}"
         return f"every {schedule.interval_steps:,} steps, {full}, since step {self.first_step}{why}{stopped}"
 
     # The end
 
-    def stop(self) -> None:
-        """Collects no more; Python does again, where it did before."""
+    def stop(self, is_exit: bool = False) -> None:
+        """Collects no more; Python does again, where it did before. One that lasts until the exit has not stopped."""
         was_planning = self.state == "planning"
         self.state = "stopped"  # first: whoever is just freezing or disabling looks at it afterwards
-        self.leave()
-        self._put_back()
+        try:
+            self.leave()
+        finally:
+            self._put_back()
         self.end_thread()
         if was_planning:
             self.tell_counts()
-            self.tell()
+            if not is_exit:
+                self.tell()
 
     def _put_back(self) -> None:
         if self.first_step is None:

@@ -61,16 +61,21 @@ class Schedule:
     """Holds from here on; before it the one before holds."""
     why: str = ""
 
-    def generation_at(self, step: int) -> int | None:
-        """What this step begins with: a generation, or None.
+    def generation_at(self, step: int, last_step: int | None = None) -> int | None:
+        """What this step begins with: a generation, or None. A multiple that lies between the last step and this one
+        counts as well: numbers may go up by more than 1.
 
         Example:
             >>> [Schedule(2, 3).generation_at(step) for step in range(7)] == [2, None, YOUNG, None, YOUNG, None, 2]
             True
+            >>> [Schedule(4, 3).generation_at(step, step - 5) == YOUNG for step in (11, 16, 21)]
+            [True, False, True]
         """
-        if step % self.interval_steps:
+        last = step - 1 if last_step is None or last_step >= step else last_step
+        number, last_number = step // self.interval_steps, last // self.interval_steps
+        if number == last_number:
             return None
-        return 2 if step // self.interval_steps % self.full_every == 0 else YOUNG
+        return YOUNG if number // self.full_every == last_number // self.full_every else 2
 
     def encode(self) -> str:
         """As it goes to other ranks."""
