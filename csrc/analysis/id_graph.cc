@@ -97,10 +97,17 @@ struct WorkerTracks {
   const Track& of(Kind kind) const { return by_kind[static_cast<std::size_t>(kind)]; }
 };
 
+/// Which lanes must show that one op follows another.
+enum class Shown { kWhereBothAre, kWhereEitherIs };
+
 class IdRules {
  public:
-  IdRules(const IdLanes& lanes, double tolerance_ns)
-      : lanes_(lanes), ops_(lanes.table.template_ops()), tolerance_ns_(tolerance_ns), compute_served_by_(ops_.size()) {
+  IdRules(const IdLanes& lanes, double tolerance_ns, Shown shown)
+      : lanes_(lanes),
+        ops_(lanes.table.template_ops()),
+        tolerance_ns_(tolerance_ns),
+        shown_(shown),
+        compute_served_by_(ops_.size()) {
     for (const RecordedOp& recorded : ops_) graph_.add_op(recorded.op);
     graph_.end_step_with_any_op();
   }
@@ -303,8 +310,10 @@ class IdRules {
     const double* ends = table.ends_ns(before);
     const double* starts = table.starts_ns(after);
     for (std::size_t lane = 0; lane < table.lane_count(); ++lane) {
+      const bool has_before = table.recorded().has(before, lane), has_after = table.recorded().has(after, lane);
+      if (shown_ == Shown::kWhereEitherIs && has_before != has_after) return false;
       if (ends[lane] <= starts[lane] + tolerance_ns_) continue;
-      if (table.recorded().has(before, lane) && table.recorded().has(after, lane)) return false;
+      if (has_before && has_after) return false;
     }
     return true;
   }
@@ -312,6 +321,7 @@ class IdRules {
   const IdLanes& lanes_;
   const std::vector<RecordedOp>& ops_;
   double tolerance_ns_;
+  Shown shown_;
   OpGraphBuilder graph_;
   std::vector<std::optional<OpIndex>> compute_served_by_;  // per transfer
   std::map<OpIndex, std::vector<OpIndex>> sends_of_;       // per compute
@@ -323,11 +333,13 @@ class IdRules {
 }  // namespace
 
 Result<OpGraph> build_graph(const IdLanes& lanes, double tolerance_ns) {
-  auto graph = IdRules(lanes, tolerance_ns).build();
-  if (graph || tolerance_ns <= 0) return graph;
+  auto graph = IdRules(lanes, tolerance_ns, Shown::kWhereBothAre).build();
   // Of two ops that are shorter than clocks may be apart each could have come after the other: by the times as they
   // are, neither could.
-  return IdRules(lanes, 0).build();
+  if (!graph && tolerance_ns > 0) graph = IdRules(lanes, 0, Shown::kWhereBothAre).build();
+  // Lanes of different steps may each show a part of a circle that none shows whole, by ops that are in few of them.
+  if (!graph) graph = IdRules(lanes, 0, Shown::kWhereEitherIs).build();
+  return graph;
 }
 
 }  // namespace smon_rt::analysis

@@ -319,6 +319,21 @@ TEST(IdGraph, WhatOnlyTheToleranceLetsFollowEachOtherIsNoCircle) {
   EXPECT_TRUE(job.before(job.op(Kind::kForwardRecv, 0, 0)).empty());
 }
 
+TEST(IdGraph, WhatDifferentLanesShowOfDifferentOpsIsNoCircle) {
+  IdRows made;
+  // Three collectives ahead of the forward, as DDP has them at first; then two behind it, and a collection between.
+  for (int i : {0, 1, 2}) made.add({0, 0, 0}, Kind::kCollective, 2 * i, 2 * i + 2);
+  made.compute({0, 0, 0}, kForward, 0, 6, 16);
+  made.compute({0, 0, 1}, kForward, 0, 0, 10);
+  made.add({0, 0, 1}, Kind::kGc, 10, 12);
+  for (int i : {6, 7}) made.add({0, 0, 1}, Kind::kCollective, 2 * i, 2 * i + 2);
+  const IdJob job(made.rows, layout_of(1, 1));
+  const OpIndex forward = job.op(kForward, 0, 0);
+  const auto collective = [&](int nth) { return job.op(Kind::kCollective, 0, -1, -1, nth); };
+  EXPECT_TRUE(job.waits_for(collective(1), collective(0))) << "in each lane that has one of them";
+  EXPECT_FALSE(job.waits_for(forward, collective(2)));
+}
+
 TEST(IdGraph, FewerMicrobatchesInALaneKeepItsOwnOrder) {
   JobSpec spec;
   spec.uneven_microbatches = [](int dp_rank, std::int64_t step) { return static_cast<int>(2 + dp_rank + step % 2); };
