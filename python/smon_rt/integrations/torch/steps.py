@@ -97,24 +97,27 @@ def go_on() -> None:
 
 def after_step(optimizer: Any, _args: tuple[Any, ...], _kwargs: dict[str, Any]) -> None:
     """torch calls it after the step of an optimizer that returned."""
-    inside = _inside()
-    if not inside:
-        return
     try:
-        while inside:
-            identity, token = inside.pop()
-            native.end(token)
-            if identity == id(optimizer):
-                break
-        if not inside:
-            _running.pop(threading.get_ident(), None)
-            gradients.optimizer_stepped(optimizer)
-            if switch.is_on:
-                state.call_all(on_optimizer_step, "torch.optimizer")
-            if switch.is_on and not (switch.is_stepped_by_script or switch.is_stepped_by_framework):
-                _close_step(optimizer)
+        if inside := _inside():
+            _end(optimizer, inside)
     except Exception as error:
         failed("torch.optimizer", error)
+
+
+def _end(optimizer: Any, inside: list[list[int]]) -> None:
+    while inside:
+        identity, token = inside.pop()
+        native.end(token)
+        if identity == id(optimizer):
+            break
+    if inside:
+        return
+    _running.pop(threading.get_ident(), None)
+    gradients.optimizer_stepped(optimizer)
+    if switch.is_on:
+        state.call_all(on_optimizer_step, "torch.optimizer")
+    if switch.is_on and not (switch.is_stepped_by_script or switch.is_stepped_by_framework):
+        _close_step(optimizer)
 
 
 def _close_step(optimizer: Any) -> None:
