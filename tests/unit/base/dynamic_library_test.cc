@@ -1,5 +1,6 @@
 #include "base/dynamic_library.h"
 
+#include <dlfcn.h>
 #include <gtest/gtest.h>
 
 namespace smon_rt {
@@ -18,6 +19,15 @@ TEST(DynamicLibrary, AMissingLibraryIsNamed) {
   const auto library = DynamicLibrary::open("libnobody_has_this.so.7");
   ASSERT_FALSE(library);
   EXPECT_NE(library.error().message.find("libnobody_has_this.so.7"), std::string::npos) << library.error().message;
+}
+
+TEST(DynamicLibrary, WhatWasNotFoundIsNotLeftToTheJobToHearOf) {
+  const auto library = DynamicLibrary::open("libm.so.6");
+  ASSERT_TRUE(library);
+  EXPECT_EQ(library->find("no_such_function"), nullptr);
+  EXPECT_EQ(::dlerror(), nullptr);
+  EXPECT_FALSE(DynamicLibrary::open_loaded("libnobody_has_this.so.7"));
+  EXPECT_EQ(::dlerror(), nullptr);
 }
 
 TEST(DynamicLibrary, OfWhatIsNotLoadedNothingIsLoaded) {
