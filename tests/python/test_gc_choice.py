@@ -190,8 +190,8 @@ def test_rank_0_decides_once_every_rank_has_answered() -> None:
     assert first.has_sent()
     assert (second.take(), second.take(), third.take()) == (Schedule(70, 10, first_step=300), None, None)
     first.ask()
-    for follow in (second._follow, third._follow, first._lead, second._follow, third._follow):
-        follow(store)
+    first._lead(store)  # asks again before the third has looked
+    third._follow(store)
     assert third.take() == Schedule(70, 10, first_step=300)
     assert not first.is_agreed()
     first._lead(store)

@@ -57,7 +57,8 @@ class Channel:
         self._nonce = secrets.token_hex(8) if rank == 0 else ""
         self._asked = self._decided = 0  # how often
         self._is_agreed = False
-        self._record = self._recorded(None)  # rank 0: what is to be in the store
+        self._schedule: Schedule | None = None  # rank 0: decided last; stays in the record for whoever comes late
+        self._record = self._recorded()  # rank 0: what is to be in the store
         self._is_told = False  # and is
         self._is_ours = False  # others: the record is of the plan that this rank belongs to
         self._incoming: list[Schedule] = []
@@ -83,7 +84,7 @@ class Channel:
         self._is_agreed = False
         self._asked += 1
         self._waits_since_s = time.monotonic()
-        self._tell(None)
+        self._tell()
 
     def is_agreed(self) -> bool:
         """Rank 0: they are."""
@@ -91,8 +92,8 @@ class Channel:
 
     def publish(self, schedule: Schedule) -> None:
         """Rank 0, once all have agreed: decides."""
-        self._decided = self._asked
-        self._tell(schedule)
+        self._schedule, self._decided = schedule, self._asked
+        self._tell()
 
     def has_sent(self) -> bool:
         """Rank 0: whether all of it is in the store."""
@@ -123,13 +124,13 @@ class Channel:
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join(timeout=1.0)
 
-    def _tell(self, schedule: Schedule | None) -> None:
-        self._record = self._recorded(schedule)
+    def _tell(self) -> None:
+        self._record = self._recorded()
         self._is_told = False  # last: from here on the thread writes the record
         self._wake.set()
 
-    def _recorded(self, schedule: Schedule | None) -> str:
-        decided = None if schedule is None else schedule.encode()
+    def _recorded(self) -> str:
+        decided = None if self._schedule is None else self._schedule.encode()
         return json.dumps([self._nonce, self._first_step, self._asked, self._decided, decided])
 
     def _run(self, work: Callable[[Any], None]) -> None:
