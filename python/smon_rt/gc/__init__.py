@@ -26,7 +26,8 @@ from smon_rt._memory import anonymous_bytes
 from smon_rt.environment import is_disabled
 from smon_rt.errors import RecordingError
 from smon_rt.gc.optimizer_steps import OptimizerSteps
-from smon_rt.gc.planner import Options, Planner
+from smon_rt.gc.plan_data import Options
+from smon_rt.gc.planner import Planner
 from smon_rt.gc.schedule import HAS_FULL_ONLY, Schedule
 from smon_rt.integrations import garbage, state
 

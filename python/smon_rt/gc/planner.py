@@ -10,7 +10,6 @@ import dataclasses
 import gc
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
 
 from smon_rt._backend import native, say
 from smon_rt._layout import torch_distributed
@@ -20,11 +19,12 @@ from smon_rt.errors import words_of
 from smon_rt.gc import conflicts
 from smon_rt.gc.guard import Guard
 from smon_rt.gc.measuring import Measuring
+from smon_rt.gc.plan_data import Counts, Options
 from smon_rt.gc.publishing import Channel
 from smon_rt.gc.schedule import DEFAULT, HAS_FULL_ONLY, YOUNG, Schedule, halved, pick
 from smon_rt.integrations import garbage
 
-__all__ = ["Options", "Planner"]
+__all__ = ["Planner"]
 
 _MOST_CONFLICTS = 20
 #: Polls of the other ranks that fit between a choice and its step.
@@ -34,32 +34,6 @@ _FROZEN_BY_PYTHON = 5_000
 #: A full collection that takes so much longer than the one before has found what was frozen. A free-threaded build goes
 #: past what is frozen, too.
 _THAWED_RATIO, _THAWED_S = 1.8 if HAS_FULL_ONLY else 5.0, 0.01
-
-
-@dataclass(frozen=True)
-class Options:
-    """What `plan` was asked for."""
-
-    fixed: Schedule | None
-    """None: "auto"."""
-    warmup_steps: int
-    memory_limit_bytes: int | None
-    saves: Callable[[int], bool] | None
-    """Whether a checkpoint is written at the end of this step."""
-
-
-@dataclass
-class Counts:
-    """What a plan did."""
-
-    planned: int = 0
-    unplanned: int = 0
-    guard: int = 0
-    skipped: int = 0
-    late: int = 0
-    freed_objects: int = 0
-    longest_pause_s: float = 0.0
-    conflicts: list[str] = field(default_factory=list)
 
 
 class Planner:
