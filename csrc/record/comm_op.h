@@ -2,77 +2,10 @@
 
 #include <cstdint>
 
+#include "format/comm_words.h"
 #include "format/span.h"
 
 namespace smon_rt {
-
-enum class CommFunction : std::uint8_t {
-  kUnknown,
-  kAllReduce,
-  kAllGather,
-  kReduceScatter,
-  kBroadcast,
-  kReduce,
-  kSend,
-  kRecv,
-  kAllToAll,
-  kGather,
-  kScatter,
-};
-
-enum class CommAlgorithm : std::uint8_t {
-  kUnknown,
-  kTree,
-  kRing,
-  kCollnetDirect,
-  kCollnetChain,
-  kNvls,
-  kNvlsTree,
-  kPat
-};
-
-enum class CommProtocol : std::uint8_t { kUnknown, kLl, kLl128, kSimple };
-
-/// Of the elements that are sent.
-enum class CommDatatype : std::uint8_t {
-  kUnknown,
-  kInt8,
-  kUint8,
-  kInt32,
-  kUint32,
-  kInt64,
-  kUint64,
-  kFloat16,
-  kFloat32,
-  kFloat64,
-  kBfloat16,
-  kFloat8E4m3,
-  kFloat8E5m2,
-};
-
-constexpr std::uint64_t bytes_of(CommDatatype datatype) {
-  switch (datatype) {
-    case CommDatatype::kInt8:
-    case CommDatatype::kUint8:
-    case CommDatatype::kFloat8E4m3:
-    case CommDatatype::kFloat8E5m2:
-      return 1;
-    case CommDatatype::kFloat16:
-    case CommDatatype::kBfloat16:
-      return 2;
-    case CommDatatype::kInt32:
-    case CommDatatype::kUint32:
-    case CommDatatype::kFloat32:
-      return 4;
-    case CommDatatype::kInt64:
-    case CommDatatype::kUint64:
-    case CommDatatype::kFloat64:
-      return 8;
-    case CommDatatype::kUnknown:
-      break;
-  }
-  return 0;
-}
 
 /// What the library of collectives says of an op when it enqueues it.
 struct CommOpFacts {
@@ -91,6 +24,7 @@ struct CommOp {
   CommOpFacts facts;
   std::uint32_t communicator = 0;  // its number in the process
   std::uint32_t step = 0;          // of training
+  bool is_sampled = false;         // the step
   // The span that it belongs to: our communicator and number, 0 where none was open.
   std::uint16_t comm_id = kNoId;
   std::uint32_t comm_seq = 0;

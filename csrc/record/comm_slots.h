@@ -22,6 +22,7 @@ struct alignas(kCacheLineBytes) CommTracker::Op {
   std::atomic<std::uint32_t> comm_seq{0};
   std::atomic<std::uint16_t> comm_id{kNoId};
   std::atomic<bool> is_captured{false};
+  std::atomic<bool> is_sampled{false};
   std::atomic<std::uint8_t> slowest_channel{0};
   std::atomic<std::int64_t> start_ticks{0};
   std::atomic<std::int64_t> enqueued_ticks{0};

@@ -174,6 +174,7 @@ CommHandle CommTracker::begin_op(Recorder& recorder, CommHandle handle, CommHand
   op.comm_seq.store(joined.comm_seq, std::memory_order_relaxed);
   op.comm_id.store(joined.comm_id, std::memory_order_relaxed);
   op.is_captured.store(is_captured, std::memory_order_relaxed);
+  op.is_sampled.store(recorder.is_sampled(), std::memory_order_relaxed);
   op.slowest_channel.store(0, std::memory_order_relaxed);
   op.enqueued_ticks.store(0, std::memory_order_relaxed);
   op.first_transfer_ticks.store(0, std::memory_order_relaxed);
@@ -242,6 +243,7 @@ bool CommTracker::read_op(std::uint64_t number, CommOp* read) const noexcept {
   read->comm_id = get(op.comm_id);
   read->comm_seq = get(op.comm_seq);
   read->is_captured = get(op.is_captured);
+  read->is_sampled = get(op.is_sampled);
   read->start_ticks = get(op.start_ticks);
   read->enqueued_ticks = get(op.enqueued_ticks);
   read->is_enqueued = read->enqueued_ticks != 0;

@@ -65,6 +65,7 @@ TEST_F(CommTrackerTest, AnOpHasWhatTheLibrarySaysOfIt) {
   EXPECT_EQ(read.facts.payload_bytes, std::uint64_t{1} << 33);
   EXPECT_EQ(read.facts.library_seq, 41u);
   EXPECT_EQ(read.step, 17u);
+  EXPECT_TRUE(read.is_sampled);
   EXPECT_TRUE(read.is_enqueued);
   EXPECT_GT(read.enqueued_ticks, read.start_ticks);
   EXPECT_EQ(read.transfers, 0u) << "no evidence about channels";
