@@ -296,6 +296,13 @@ def test_disabled_it_does_nothing(job: RecordedJob) -> None:
     )
 
 
+@pytest.mark.parametrize("end", ["smon_rt.gc.stop()", ""])
+def test_a_job_that_says_no_step_hears_that_nothing_was_planned(job: RecordedJob, end: str) -> None:
+    """By its stop, or, where it has none, by its exit."""
+    output = job.run(f"smon_rt.gc.plan(1)\n{end}\n")
+    assert output.stderr.count("the plan met no step") == 1
+
+
 @pytest.mark.parametrize("name", ["gc", "gc.schedule", "_memory"])
 def test_examples_of_the_documentation_hold(name: str) -> None:
     found = doctest.testmod(importlib.import_module(f"smon_rt.{name}"))
