@@ -62,4 +62,13 @@ void OnceVisitor::on_recorder_cost(const TraceRecorderCost& cost) {
   if (process_->costs.insert(key).second) wrapped_.on_recorder_cost(cost);
 }
 
+void OnceVisitor::on_comm_ops(std::span<const TraceCommOp> ops) {
+  std::vector<TraceCommOp> fresh;
+  fresh.reserve(ops.size());
+  for (const TraceCommOp& op : ops) {
+    if (process_->comm_ops.insert(op.number).second) fresh.push_back(op);
+  }
+  if (!fresh.empty()) wrapped_.on_comm_ops(fresh);
+}
+
 }  // namespace smon_rt

@@ -174,6 +174,9 @@ TraceLosses decode_losses(data_view bytes) {
       case varint(Losses::kHostOnlySpans):
         losses.host_only_spans = message.get_uint64();
         break;
+      case varint(Losses::kOverwrittenCommOps):
+        losses.overwritten_comm_ops = message.get_uint64();
+        break;
       case bytes_of(Losses::kSinkError):
         losses.sink_error = message.get_string();
         break;
@@ -327,6 +330,42 @@ TraceLeftover decode_leftover(data_view bytes) {
     }
   }
   return leftover;
+}
+
+TraceCommCounts decode_comm_counts(data_view bytes) {
+  using fields::CommCounts;
+  TraceCommCounts counts;
+  for (pbf_message<CommCounts> message(bytes); message.next();) {
+    switch (message.tag_and_type()) {
+      case varint(CommCounts::kCommunicators):
+        counts.communicators = message.get_uint64();
+        break;
+      case varint(CommCounts::kOps):
+        counts.ops = message.get_uint64();
+        break;
+      case varint(CommCounts::kJoinedOps):
+        counts.joined_ops = message.get_uint64();
+        break;
+      case varint(CommCounts::kForeignHandles):
+        counts.foreign_handles = message.get_uint64();
+        break;
+      case varint(CommCounts::kStaleHandles):
+        counts.stale_handles = message.get_uint64();
+        break;
+      case varint(CommCounts::kLostEnds):
+        counts.lost_ends = message.get_uint64();
+        break;
+      case varint(CommCounts::kRejectedTimes):
+        counts.rejected_times = message.get_uint64();
+        break;
+      case varint(CommCounts::kUntracked):
+        counts.untracked = message.get_uint64();
+        break;
+      default:
+        message.skip();
+    }
+  }
+  return counts;
 }
 
 }  // namespace smon_rt

@@ -22,5 +22,6 @@ TraceClockMap decode_clock_map(protozero::data_view bytes);
 TraceRecorderCost decode_recorder_cost(protozero::data_view bytes);
 std::string decode_end(protozero::data_view bytes);
 TraceLeftover decode_leftover(protozero::data_view bytes);
+TraceCommCounts decode_comm_counts(protozero::data_view bytes);
 
 }  // namespace smon_rt

@@ -4,9 +4,7 @@
 #include <bit>
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
 #include <span>
-#include <type_traits>
 
 #include "format/packed_column.h"
 #include "format/span.h"
@@ -39,17 +37,7 @@ struct SpanShape {
   std::uint8_t unused[4] = {};
 
   friend bool operator==(const SpanShape&, const SpanShape&) = default;
-
-  std::size_t hash() const {
-    std::array<std::uint64_t, 6> words;
-    static_assert(sizeof(words) == sizeof(SpanShape));
-    std::memcpy(words.data(), this, sizeof(words));
-    std::uint64_t mixed = 0;
-    for (const std::uint64_t word : words) mixed = (mixed ^ word ^ mixed >> 29) * 0x9E3779B97F4A7C15U;
-    return mixed >> 32;
-  }
 };
-static_assert(std::has_unique_object_representations_v<SpanShape>, "hash() reads every byte");
 
 /// Last comm_seq by kind, communicator and peer, in memory that it is given: a power of two of zeroed slots, at least
 /// twice as many as there will be keys. `multiplier` is odd; one that is not known beforehand keeps keys from a hostile

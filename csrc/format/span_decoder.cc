@@ -1,13 +1,11 @@
 #include "format/span_decoder.h"
 
 #include <protozero/pbf_message.hpp>
-#include <protozero/varint.hpp>
 
 #include <algorithm>
 #include <bit>
 #include <random>
 #include <string>
-#include <type_traits>
 
 namespace smon_rt {
 namespace {
@@ -16,27 +14,8 @@ using Fields = trace_fields::SpanBatch;
 using protozero::data_view;
 using protozero::pbf_wire_type;
 
-void add_value(std::vector<std::uint64_t>& column, std::uint64_t value) {
-  if (column.size() == kMaxRowsPerPacket) throw DamagedPacket("a column has more values than a packet may have");
-  column.push_back(value);
-}
-
-/// Adds a field of the message to its column: one value, or several packed. False if it is something else.
 template <typename Message>
-bool read_varints(Message& message, std::vector<std::uint64_t>& column) {
-  if (message.wire_type() == pbf_wire_type::varint) {
-    add_value(column, message.get_uint64());
-    return true;
-  }
-  if (message.wire_type() != pbf_wire_type::length_delimited) return false;
-  const data_view packed = message.get_view();
-  const char* const end = packed.data() + packed.size();
-  for (const char* next = packed.data(); next != end;) add_value(column, protozero::decode_varint(&next, end));
-  return true;
-}
-
-template <typename Message>
-bool read_fixed64(Message& message, std::vector<std::uint64_t>& column) {
+bool read_fixed64(Message& message, Column& column) {
   if (message.wire_type() == pbf_wire_type::fixed64) {
     add_value(column, message.get_fixed64());
     return true;
@@ -44,31 +23,6 @@ bool read_fixed64(Message& message, std::vector<std::uint64_t>& column) {
   if (message.wire_type() != pbf_wire_type::length_delimited) return false;
   for (const std::uint64_t value : message.get_packed_fixed64()) add_value(column, value);
   return true;
-}
-
-template <typename T>
-T narrow(std::uint64_t value, const char* column) {
-  std::int64_t number = static_cast<std::int64_t>(value);
-  if constexpr (std::is_signed_v<T>) number = unzigzag(value);
-  const T narrowed = static_cast<T>(number);
-  if (narrowed != number) throw DamagedPacket(std::string(column) + " has a value that no span can have");
-  return narrowed;
-}
-
-/// Value i of a column that may be absent or constant.
-std::uint64_t value_at(const std::vector<std::uint64_t>& column, std::size_t i, std::uint64_t default_value) {
-  if (column.empty()) return default_value;
-  return column[column.size() == 1 ? 0 : i];
-}
-
-bool has_length(const std::vector<std::uint64_t>& column, std::size_t count) {
-  return column.size() <= 1 || column.size() == count;
-}
-
-void require_length(const std::vector<std::uint64_t>& column, std::size_t count, const char* name) {
-  if (column.size() == count) return;
-  throw DamagedPacket(std::string(name) + " has " + std::to_string(column.size()) + " values, not " +
-                      std::to_string(count));
 }
 
 constexpr Fields kShapedFields[] = {Fields::kKind,        Fields::kStep,   Fields::kTimeSource, Fields::kFlags,

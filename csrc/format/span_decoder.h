@@ -5,9 +5,9 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
-#include <stdexcept>
 #include <vector>
 
+#include "format/column_decoder.h"
 #include "format/span.h"
 #include "format/span_coding.h"
 #include "format/trace_fields.h"
@@ -16,14 +16,8 @@
 
 namespace smon_rt {
 
-/// A packet whose checksum is right but whose content contradicts itself; what() is one line.
-class DamagedPacket : public std::runtime_error {
- public:
-  using std::runtime_error::runtime_error;
-};
-
-/// Messages of trace.proto that are columns. Keeps its memory from batch to batch; what it returns lies there and lives
-/// until the next call.
+/// Spans and step times, from trace.proto's columns. Keeps its memory from batch to batch; what it returns lies there
+/// and lives until the next call.
 ///
 /// Both functions throw DamagedPacket, or protozero::exception when the bytes are no such message.
 class SpanDecoder {
@@ -34,8 +28,6 @@ class SpanDecoder {
   std::span<const StepTime> decode_step_times(protozero::data_view bytes);
 
  private:
-  using Column = std::vector<std::uint64_t>;  // numbers as on the wire
-
   const Column& column(trace_fields::SpanBatch field) const { return columns_[static_cast<std::size_t>(field)]; }
   std::uint32_t read_span_columns(protozero::data_view bytes, SpanBatch& batch);
   void fill_shapes(std::size_t span_count);

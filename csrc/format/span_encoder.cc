@@ -9,6 +9,7 @@
 
 #include "format/packed_column.h"
 #include "format/packet_writer.h"
+#include "format/shape_table.h"
 #include "format/span_coding.h"
 #include "format/trace_encoder.h"
 #include "format/trace_fields.h"
@@ -21,45 +22,9 @@ using Fields = trace_fields::SpanBatch;
 // Shapes in a packet at most; a packet ends before the span that has one more. That bounds what is on the stack, and
 // few spans that repeat themselves so little come in a row.
 constexpr std::size_t kMaxShapes = 512;
-constexpr std::size_t kSlots = 2 * kMaxShapes;  // of hash tables: at most half full
-static_assert(std::has_single_bit(kSlots));
 constexpr std::uint64_t kMultiplier = 0x9E3779B97F4A7C15U;
 
-/// The different shapes of a batch, numbered in the order in which they come.
-class ShapeTable {
- public:
-  static constexpr std::uint16_t kFull = 0xFFFF;
-
-  ShapeTable() { clear(); }
-
-  void clear() {
-    numbers_.fill(kFree);
-    count_ = 0;
-  }
-
-  /// kFull if it is new and there is no room.
-  std::uint16_t number_of(const SpanShape& shape) {
-    for (std::size_t i = shape.hash();; ++i) {
-      std::uint16_t& number = numbers_[i % kSlots];
-      if (number == kFree) {
-        if (count_ == kMaxShapes) return kFull;
-        number = static_cast<std::uint16_t>(count_);
-        shapes_[count_++] = shape;
-      }
-      if (shapes_[number] == shape) return number;
-    }
-  }
-
-  std::size_t size() const { return count_; }
-  const SpanShape& operator[](std::size_t number) const { return shapes_[number]; }
-
- private:
-  static constexpr std::uint16_t kFree = 0xFFFF;
-
-  std::array<std::uint16_t, kSlots> numbers_;
-  std::array<SpanShape, kMaxShapes> shapes_;
-  std::size_t count_ = 0;
-};
+using ShapeTable = smon_rt::ShapeTable<SpanShape, kMaxShapes>;
 
 /// What a batch's columns are written from, besides the spans.
 struct Columns {
@@ -79,7 +44,7 @@ std::uint64_t duration(std::int64_t start, std::int64_t end) {
 
 /// Takes as many of the spans as the table of shapes has room for.
 void fill_columns(std::span<const Span> spans, std::uint32_t first_step, Columns& columns) {
-  std::array<LastSequences::Slot, kSlots> slots{};  // as many keys as shapes, at most
+  std::array<LastSequences::Slot, 2 * kMaxShapes> slots{};  // as many keys as shapes, at most: half full
   SpanHistory history(first_step, LastSequences(slots, kMultiplier));
   columns.span_count = columns.device_count = columns.metric_count = 0;
   columns.shapes.clear();

@@ -198,6 +198,7 @@ void append_losses(std::string& out, const TraceLosses& losses) {
     message.add_uint64(Losses::kSaturatedSteps, losses.saturated_steps);
     message.add_uint64(Losses::kMisusedCalls, losses.misused_calls);
     message.add_uint64(Losses::kHostOnlySpans, losses.host_only_spans);
+    message.add_uint64(Losses::kOverwrittenCommOps, losses.overwritten_comm_ops);
   }
   packet.finish();
 }
@@ -271,6 +272,23 @@ void append_leftover(std::string& out, const TraceLeftover& leftover) {
     message.add_sint64(Leftover::kRealtimeNs, leftover.realtime_ns);
     message.add_sint64(Leftover::kStep, leftover.step);
     message.add_uint32(Leftover::kPhase, leftover.phase);
+  }
+  packet.finish();
+}
+
+void append_comm_counts(std::string& out, const TraceCommCounts& counts) {
+  using fields::CommCounts;
+  PacketWriter packet(out);
+  {
+    auto message = begin_message<CommCounts>(out, packet.fields(), fields::Packet::kCommCounts);
+    message.add_uint64(CommCounts::kCommunicators, counts.communicators);
+    message.add_uint64(CommCounts::kOps, counts.ops);
+    message.add_uint64(CommCounts::kJoinedOps, counts.joined_ops);
+    message.add_uint64(CommCounts::kForeignHandles, counts.foreign_handles);
+    message.add_uint64(CommCounts::kStaleHandles, counts.stale_handles);
+    message.add_uint64(CommCounts::kLostEnds, counts.lost_ends);
+    message.add_uint64(CommCounts::kRejectedTimes, counts.rejected_times);
+    message.add_uint64(CommCounts::kUntracked, counts.untracked);
   }
   packet.finish();
 }

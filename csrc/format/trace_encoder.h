@@ -40,4 +40,13 @@ void append_recorder_cost(std::string& out, const TraceRecorderCost& cost);
 void append_end(std::string& out, std::string_view reason);
 void append_leftover(std::string& out, const TraceLeftover& leftover);
 
+/// Operations of NCCL in a packet at most; append_comm_ops() writes as many packets as it needs.
+inline constexpr std::size_t kCommOpsPerPacket = 512;
+
+/// In the order of their numbers. Cost: about 0.2 µs an op on the calling thread, 60 KB of its stack.
+void append_comm_ops(std::string& out, std::span<const TraceCommOp> ops);
+void append_comm_counts(std::string& out, const TraceCommCounts& counts);
+/// Nothing is written for no channels.
+void append_comm_channels(std::string& out, std::span<const TraceCommChannel> channels);
+
 }  // namespace smon_rt

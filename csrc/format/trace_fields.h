@@ -23,6 +23,9 @@ enum class Packet : protozero::pbf_tag_type {
   kRecorderCost = 15,
   kEnd = 16,
   kLeftover = 17,
+  kCommOps = 18,
+  kCommCounts = 19,
+  kCommChannels = 20,
 };
 
 enum class Identity : protozero::pbf_tag_type {
@@ -122,6 +125,7 @@ enum class Losses : protozero::pbf_tag_type {
   kSaturatedSteps = 11,
   kMisusedCalls = 12,
   kHostOnlySpans = 13,
+  kOverwrittenCommOps = 14,
 };
 
 enum class ClockSnapshot : protozero::pbf_tag_type { kTicks = 1, kMonotonicNs = 2, kRealtimeNs = 3, kWidthNs = 4 };
@@ -155,5 +159,61 @@ enum class RecorderCost : protozero::pbf_tag_type {
 enum class End : protozero::pbf_tag_type { kReason = 1 };
 
 enum class Leftover : protozero::pbf_tag_type { kMergedByPid = 1, kRealtimeNs = 2, kStep = 3, kPhase = 4 };
+
+enum class CommOps : protozero::pbf_tag_type {
+  kFirstNumber = 1,
+  kShape = 2,
+  kStartNs = 3,
+  kEnqueueNs = 4,
+  kFirstTransferNs = 5,
+  kTransferNs = 6,
+  kKernelStartDeviceNs = 7,
+  kKernelDurationDeviceNs = 8,
+  kSlowestChannel = 9,
+  kNumberGap = 10,
+  kStep = 11,
+  kCommunicator = 12,
+  kFunction = 13,
+  kDatatype = 14,
+  kAlgorithm = 15,
+  kProtocol = 16,
+  kChannelCount = 17,
+  kPeer = 18,
+  kPayloadBytes = 19,
+  kCommId = 20,
+  kCommSeq = 21,
+  kLibrarySeq = 22,
+  kFlags = 23,
+  kTransferCount = 24,
+  kOpenTransferCount = 25,
+  kKernelCount = 26,
+  kOpenKernelCount = 27,
+};
+
+enum class CommCounts : protozero::pbf_tag_type {
+  kCommunicators = 1,
+  kOps = 2,
+  kJoinedOps = 3,
+  kForeignHandles = 4,
+  kStaleHandles = 5,
+  kLostEnds = 6,
+  kRejectedTimes = 7,
+  kUntracked = 8,
+};
+
+enum class CommChannels : protozero::pbf_tag_type {
+  kCommunicator = 1,
+  kNcclComm = 2,
+  kCommId = 3,
+  kChannel = 4,
+  kIsSend = 5,
+  kPeer = 6,
+  kBegun = 7,
+  kMoved = 8,
+  kDone = 9,
+  kMovedBytes = 10,
+  kState = 11,
+  kStateNs = 12,
+};
 
 }  // namespace smon_rt::trace_fields

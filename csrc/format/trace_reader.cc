@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 
+#include "format/comm_op_decoder.h"
 #include "format/crc32.h"
 #include "format/record_decoder.h"
 #include "format/span_decoder.h"
@@ -74,7 +75,7 @@ PacketHead read_head(data_view packet) {
   PacketHead head;
   for (protozero::pbf_message<Fields> message(packet); message.next();) {
     const bool is_varint = message.wire_type() == pbf_wire_type::varint;
-    const bool is_content = message.tag() >= Fields::kIdentity && message.tag() <= Fields::kLeftover &&
+    const bool is_content = message.tag() >= Fields::kIdentity && message.tag() <= Fields::kCommChannels &&
                             message.wire_type() == pbf_wire_type::length_delimited;
     if (message.tag() == Fields::kFirstStep && is_varint) {
       head.first_step = message.get_uint32();
@@ -220,6 +221,12 @@ class Reader {
         return visitor_.on_end(decode_end(content));
       case Fields::kLeftover:
         return visitor_.on_leftover(decode_leftover(content));
+      case Fields::kCommOps:
+        return visitor_.on_comm_ops(comm_decoder_.decode_ops(content, head.first_step.value_or(0)));
+      case Fields::kCommCounts:
+        return visitor_.on_comm_counts(decode_comm_counts(content));
+      case Fields::kCommChannels:
+        return visitor_.on_comm_channels(comm_decoder_.decode_channels(content));
       default:
         ++summary_.unknown_packet_count;
     }
@@ -236,6 +243,7 @@ class Reader {
   TraceVisitor& visitor_;
   std::size_t search_budget_;
   SpanDecoder decoder_;
+  CommOpDecoder comm_decoder_;
   TraceSummary summary_;
 };
 

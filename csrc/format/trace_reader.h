@@ -42,6 +42,9 @@ class TraceVisitor {
   virtual void on_recorder_cost(const TraceRecorderCost& /*cost*/) {}
   virtual void on_end(std::string_view /*reason*/) {}
   virtual void on_leftover(const TraceLeftover& /*leftover*/) {}
+  virtual void on_comm_ops(std::span<const TraceCommOp> /*ops*/) {}
+  virtual void on_comm_counts(const TraceCommCounts& /*counts*/) {}
+  virtual void on_comm_channels(std::span<const TraceCommChannel> /*channels*/) {}
 
   /// Bytes from `offset` of the file on are not a packet that can be read; reading goes on at the next intact one.
   /// `what` is one line without the file's name.

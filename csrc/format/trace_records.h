@@ -7,6 +7,7 @@
 #include <string_view>
 #include <vector>
 
+#include "format/comm_words.h"
 #include "format/span.h"
 
 // What a trace file holds, as plain values: what the encoder takes and the reader gives. Each struct is the message of
@@ -131,6 +132,7 @@ struct TraceLosses {
   std::uint64_t saturated_steps = 0;
   std::uint64_t misused_calls = 0;
   std::uint64_t host_only_spans = 0;
+  std::uint64_t overwritten_comm_ops = 0;
 
   friend bool operator==(const TraceLosses&, const TraceLosses&) = default;
 };
@@ -184,6 +186,73 @@ struct TraceLeftover {
   std::uint32_t phase = 0;
 
   friend bool operator==(const TraceLeftover&, const TraceLeftover&) = default;
+};
+
+/// One row of CommOps. Transfers and kernels of an op that has none are 0.
+struct TraceCommOp {
+  std::uint64_t number = 0;
+  std::int64_t start_ns = 0;
+  std::uint64_t enqueue_ns = 0;
+  std::int64_t first_transfer_ns = 0;  // CLOCK_MONOTONIC
+  std::uint64_t transfer_ns = 0;
+  std::uint64_t kernel_start_device_ns = 0;
+  std::uint64_t kernel_duration_device_ns = 0;
+  std::uint64_t payload_bytes = 0;
+  std::uint64_t library_seq = 0;
+  std::uint32_t comm_seq = 0;
+  std::uint32_t step = 0;
+  std::uint32_t communicator = 0;
+  std::int32_t peer = kNoPeer;
+  std::uint32_t transfer_count = 0;
+  std::uint32_t open_transfer_count = 0;
+  std::uint32_t kernel_count = 0;
+  std::uint32_t open_kernel_count = 0;
+  std::uint16_t comm_id = kNoId;
+  CommFunction function = CommFunction::kUnknown;
+  CommDatatype datatype = CommDatatype::kUnknown;
+  CommAlgorithm algorithm = CommAlgorithm::kUnknown;
+  CommProtocol protocol = CommProtocol::kUnknown;
+  std::uint8_t channel_count = 0;
+  std::uint8_t slowest_channel = 0;
+  std::uint8_t flags = 0;  // comm_op_flag
+
+  friend bool operator==(const TraceCommOp&, const TraceCommOp&) = default;
+};
+
+namespace comm_op_flag {
+inline constexpr std::uint8_t kCaptured = 1 << 0;
+inline constexpr std::uint8_t kEnqueued = 1 << 1;
+}  // namespace comm_op_flag
+
+struct TraceCommCounts {
+  std::uint64_t communicators = 0;
+  std::uint64_t ops = 0;
+  std::uint64_t joined_ops = 0;
+  std::uint64_t foreign_handles = 0;
+  std::uint64_t stale_handles = 0;
+  std::uint64_t lost_ends = 0;
+  std::uint64_t rejected_times = 0;
+  std::uint64_t untracked = 0;
+
+  friend bool operator==(const TraceCommCounts&, const TraceCommCounts&) = default;
+};
+
+/// One row of CommChannels.
+struct TraceCommChannel {
+  std::uint32_t communicator = 0;
+  std::uint64_t nccl_comm = 0;
+  std::uint16_t comm_id = kNoId;
+  std::uint32_t channel = 0;
+  bool is_send = false;
+  std::int32_t peer = 0;
+  std::uint64_t begun = 0;
+  std::uint64_t moved = 0;
+  std::uint64_t done = 0;
+  std::uint64_t moved_bytes = 0;
+  std::uint32_t state = 0;  // a number of ChannelState
+  std::int64_t state_ns = 0;
+
+  friend bool operator==(const TraceCommChannel&, const TraceCommChannel&) = default;
 };
 
 }  // namespace smon_rt

@@ -98,6 +98,31 @@ class Checker final : public TraceVisitor {
     expected.sink_error = to_utf8(losses.sink_error);
     require(read.losses == expected);
   }
+  void on_comm_ops(std::span<const TraceCommOp> ops) override {
+    require(ops.size() * 3 <= file_bytes_ + 16);
+    again_.clear();
+    append_comm_ops(again_, ops);
+    struct : TraceVisitor {
+      std::vector<TraceCommOp> ops;
+      void on_comm_ops(std::span<const TraceCommOp> values) override {
+        ops.insert(ops.end(), values.begin(), values.end());
+      }
+    } read;
+    require(read_trace(std::as_bytes(std::span(again_)), {}, read).damage_count == 0);
+    require(read.ops == std::vector<TraceCommOp>(ops.begin(), ops.end()));
+  }
+  void on_comm_channels(std::span<const TraceCommChannel> channels) override {
+    again_.clear();
+    append_comm_channels(again_, channels);
+    struct : TraceVisitor {
+      std::vector<TraceCommChannel> channels;
+      void on_comm_channels(std::span<const TraceCommChannel> values) override {
+        channels.assign(values.begin(), values.end());
+      }
+    } read;
+    if (!channels.empty()) require_one_packet(read);
+    require(read.channels == std::vector<TraceCommChannel>(channels.begin(), channels.end()));
+  }
   void on_damage(std::uint64_t offset, std::string_view what) override {
     require(offset < file_bytes_ && (damage_count_ == 0 || offset > last_damage_));
     require(!what.empty() && what.find('\n') == std::string_view::npos);

@@ -49,6 +49,9 @@ struct CollectedTrace final : TraceVisitor {
   std::vector<TraceRecorderCost> costs;
   std::vector<std::string> ends;
   std::vector<TraceLeftover> leftovers;
+  std::vector<TraceCommOp> comm_ops;
+  std::vector<TraceCommCounts> comm_counts;
+  std::vector<TraceCommChannel> comm_channels;
   std::vector<Damage> damages;
   TraceSummary summary;
 
@@ -64,6 +67,13 @@ struct CollectedTrace final : TraceVisitor {
   void on_recorder_cost(const TraceRecorderCost& cost) override { costs.push_back(cost); }
   void on_end(std::string_view reason) override { ends.emplace_back(reason); }
   void on_leftover(const TraceLeftover& leftover) override { leftovers.push_back(leftover); }
+  void on_comm_ops(std::span<const TraceCommOp> ops) override {
+    comm_ops.insert(comm_ops.end(), ops.begin(), ops.end());
+  }
+  void on_comm_counts(const TraceCommCounts& counts) override { comm_counts.push_back(counts); }
+  void on_comm_channels(std::span<const TraceCommChannel> channels) override {
+    comm_channels.insert(comm_channels.end(), channels.begin(), channels.end());
+  }
   void on_damage(std::uint64_t offset, std::string_view what) override {
     damages.push_back({offset, std::string(what)});
   }
@@ -78,7 +88,9 @@ struct CollectedTrace final : TraceVisitor {
   bool same_content(const CollectedTrace& other) const {
     return identities == other.identities && batches == other.batches && step_times == other.step_times &&
            names == other.names && losses == other.losses && clock_snapshots == other.clock_snapshots &&
-           clock_maps == other.clock_maps && costs == other.costs && ends == other.ends && leftovers == other.leftovers;
+           clock_maps == other.clock_maps && costs == other.costs && ends == other.ends &&
+           leftovers == other.leftovers && comm_ops == other.comm_ops && comm_counts == other.comm_counts &&
+           comm_channels == other.comm_channels;
   }
 };
 

@@ -146,6 +146,52 @@ TEST(HostileTrace, ValuesThatNoSpanCanHaveAreRefused) {
   });
 }
 
+v1::TracePacket three_ops() {
+  v1::TracePacket packet;
+  for (int i = 0; i < 3; ++i) {
+    packet.mutable_comm_ops()->add_shape(0);
+    packet.mutable_comm_ops()->add_start_ns(10);
+    packet.mutable_comm_ops()->add_enqueue_ns(5);
+  }
+  return packet;
+}
+
+void expect_ops_refused(std::string_view words, const std::function<void(v1::CommOps&)>& change) {
+  v1::TracePacket packet = three_ops();
+  change(*packet.mutable_comm_ops());
+  expect_refused(packet.SerializeAsString(), words);
+}
+
+TEST(HostileTrace, OpsOfNcclThatContradictThemselvesAreRefused) {
+  EXPECT_EQ(collect(test::framed(three_ops())).comm_ops.size(), 3U);
+  expect_ops_refused("start_ns", [](v1::CommOps& ops) { ops.add_shape(0); });
+  expect_ops_refused("enqueue_ns", [](v1::CommOps& ops) { ops.add_enqueue_ns(0); });
+  expect_ops_refused("shape", [](v1::CommOps& ops) { ops.set_shape(1, 1); });
+  expect_ops_refused("differ in length", [](v1::CommOps& ops) {
+    for (int i = 0; i < 3; ++i) ops.add_function(1);
+    for (int i = 0; i < 2; ++i) ops.add_peer(1);
+  });
+  expect_ops_refused("function", [](v1::CommOps& ops) { ops.add_function(256); });
+  expect_ops_refused("comm_id", [](v1::CommOps& ops) { ops.add_comm_id(65'536); });
+  expect_ops_refused("comm_seq", [](v1::CommOps& ops) { ops.add_comm_seq(-1); });
+  expect_ops_refused("comm_seq", [](v1::CommOps& ops) { ops.add_comm_seq(0xFFFFFFFF / 2); });
+  expect_ops_refused("first_transfer_ns has too few", [](v1::CommOps& ops) { ops.add_transfer_count(1); });
+  expect_ops_refused("transfer_ns has too many", [](v1::CommOps& ops) { ops.add_transfer_ns(1); });
+  expect_ops_refused("slowest_channel has too many", [](v1::CommOps& ops) { ops.add_slowest_channel(1); });
+  expect_ops_refused("more operations", [](v1::CommOps& ops) { ops.mutable_shape()->Resize((1 << 16) + 1, 0); });
+}
+
+TEST(HostileTrace, ChannelsOfNcclThatContradictThemselvesAreRefused) {
+  v1::TracePacket packet;
+  for (int i = 0; i < 3; ++i) packet.mutable_comm_channels()->add_communicator(1);
+  EXPECT_EQ(collect(test::framed(packet)).comm_channels.size(), 3U);
+  packet.mutable_comm_channels()->add_comm_id(65'536);
+  expect_refused(packet.SerializeAsString(), "comm_id");
+  packet.mutable_comm_channels()->set_comm_id(0, 1);
+  packet.mutable_comm_channels()->add_comm_id(1);
+  expect_refused(packet.SerializeAsString(), "differ in length");
+}
+
 TEST(HostileTrace, TimesOfAnySizeAreReadWithoutOverflow) {
   v1::TracePacket packet = three_spans();
   packet.mutable_spans()->set_start_ns(0, std::numeric_limits<std::int64_t>::max());

@@ -45,6 +45,7 @@ TEST(OnceVisitor, AFileAppendedToItselfGivesEachSpanStepAndCostOnce) {
   cost.drain_cpu_ns = 7;
   append_recorder_cost(file, cost);
   append_spans(file, 1, 50, spans_of(50, 10));
+  append_comm_ops(file, sample_comm_ops());
   const CollectedTrace alone = read_once(file);
   std::uint64_t spans = 0;
   std::uint64_t steps = 0;
@@ -52,6 +53,7 @@ TEST(OnceVisitor, AFileAppendedToItselfGivesEachSpanStepAndCostOnce) {
   EXPECT_EQ(joined.batches, alone.batches);
   EXPECT_EQ(joined.step_times, alone.step_times);
   EXPECT_EQ(joined.costs, alone.costs);
+  EXPECT_EQ(joined.comm_ops, sample_comm_ops());
   EXPECT_EQ(spans, 120u);
   EXPECT_EQ(steps, 2 * sample_step_times().size());
   // The reader alone gives what is there.

@@ -123,9 +123,43 @@ TEST(OracleParsesOurs, IdentityHoldsTheSameValues) {
   EXPECT_EQ(identity.process_start_ticks(), 123'456'789'012U);
 }
 
+void expect_sample_comm(const v1::Trace& trace) {
+  EXPECT_EQ(trace.packet(7).first_step(), 10U);
+  EXPECT_EQ(trace.packet(7).last_step(), 11U);
+  EXPECT_EQ(trace.packet(7).comm_ops().ShortDebugString(),
+            "first_number: 900 shape: 0 shape: 1 shape: 2 shape: 3 shape: 4 "
+            "start_ns: 5000000000 start_ns: 100 start_ns: -10 start_ns: 0 start_ns: 0 "
+            "enqueue_ns: 4000 enqueue_ns: 0 enqueue_ns: 4000 enqueue_ns: 4000 enqueue_ns: 4000 "
+            "first_transfer_ns: 30000 first_transfer_ns: 30000 first_transfer_ns: 30000 "
+            "transfer_ns: 700000 transfer_ns: 700000 transfer_ns: 0 "
+            "kernel_start_device_ns: 1700000000000000000 kernel_start_device_ns: 5 "
+            "kernel_duration_device_ns: 650000 kernel_duration_device_ns: 650000 "
+            "slowest_channel: 7 slowest_channel: 7 "
+            "number_gap: 0 number_gap: 2 number_gap: 0 number_gap: 0 number_gap: 0 "
+            "step: 0 step: 0 step: 0 step: 0 step: 1 communicator: 1 "
+            "function: 1 function: 6 function: 1 function: 1 function: 1 datatype: 10 algorithm: 2 protocol: 3 "
+            "channel_count: 24 peer: 0 peer: 5 peer: 0 peer: 0 peer: 0 payload_bytes: 33554432 "
+            "comm_id: 2 comm_id: 0 comm_id: 2 comm_id: 2 comm_id: 2 "
+            "comm_seq: 17 comm_seq: 0 comm_seq: 1 comm_seq: 1 comm_seq: -18 "
+            "library_seq: 41 library_seq: 0 library_seq: 1 library_seq: 1 library_seq: 0 "
+            "flags: 2 flags: 1 flags: 2 flags: 2 flags: 2 "
+            "transfer_count: 0 transfer_count: 0 transfer_count: 48 transfer_count: 48 transfer_count: 48 "
+            "open_transfer_count: 0 open_transfer_count: 0 open_transfer_count: 0 open_transfer_count: 0 "
+            "open_transfer_count: 48 "
+            "kernel_count: 0 kernel_count: 0 kernel_count: 0 kernel_count: 24 kernel_count: 24 "
+            "open_kernel_count: 0 open_kernel_count: 0 open_kernel_count: 0 open_kernel_count: 0 open_kernel_count: 3");
+  EXPECT_EQ(trace.packet(8).comm_counts().ShortDebugString(),
+            "communicators: 1 ops: 2 joined_ops: 3 foreign_handles: 4 stale_handles: 5 lost_ends: 6 rejected_times: 7 "
+            "untracked: 8");
+  EXPECT_EQ(trace.packet(9).comm_channels().ShortDebugString(),
+            "communicator: 1 communicator: 1 nccl_comm: 18364758544493064720 comm_id: 2 "
+            "is_send: 1 is_send: 0 peer: 1 peer: -1 begun: 10 moved: 9 done: 8 moved_bytes: 1048576 moved_bytes: 0 "
+            "state: 3 state: 0 state_ns: 5000000001 state_ns: -1");
+}
+
 TEST(OracleParsesOurs, TheOtherPacketsHoldTheSameValues) {
   const v1::Trace trace = parse(test::sample_file({}));
-  ASSERT_EQ(trace.packet_size(), 9);
+  ASSERT_EQ(trace.packet_size(), 12);
   const v1::Names& names = trace.packet(1).names();
   EXPECT_EQ(names.name(1).text(), "schöner Name");
   EXPECT_EQ(names.track(1).ShortDebugString(), "id: 2 thread_id: 4712 thread_name: \"pt_autograd_0\" device: -1");
@@ -161,13 +195,15 @@ TEST(OracleParsesOurs, TheOtherPacketsHoldTheSameValues) {
   EXPECT_EQ(losses.saturated_steps(), 9U);
   EXPECT_EQ(losses.misused_calls(), 10U);
   EXPECT_EQ(losses.host_only_spans(), 11U);
+  EXPECT_EQ(losses.overwritten_comm_ops(), 12U);
   EXPECT_EQ(trace.packet(6).recorder_cost().ShortDebugString(),
             "drain_cpu_ns: 1 reporter_cpu_ns: 2 watchdog_cpu_ns: 3 span_count: 4 file_bytes: 5 "
             "sampled_step_mean_ns: 6.5 unsampled_step_mean_ns: -7.25 overhead_ratio: 0 overhead_low_ratio: -0.5 "
             "event_queries: 8 longest_event_lag_ns: 9");
-  EXPECT_EQ(trace.packet(7).leftover().ShortDebugString(),
+  expect_sample_comm(trace);
+  EXPECT_EQ(trace.packet(10).leftover().ShortDebugString(),
             "merged_by_pid: -4711 realtime_ns: 1700000000000000001 step: 5000000000 phase: 3");
-  EXPECT_EQ(trace.packet(8).end().reason(), "stop");
+  EXPECT_EQ(trace.packet(11).end().reason(), "stop");
 }
 
 TEST(OracleParsesOurs, TextsThatAreNotUtf8CostNoMoreThanTheirWrongBytes) {

@@ -30,6 +30,7 @@ using test::CollectedTrace;
 std::string sample() {
   std::string bytes = test::sample_file(test::SimulatedSteps(true).make(2));
   append_spans(bytes, 5, 0, test::random_spans(40, 77));
+  append_comm_ops(bytes, test::random_comm_ops(40, 78));
   return bytes;
 }
 
@@ -203,7 +204,7 @@ TEST(OursReadsOracle, TheLastOfTwoContentsCounts) {
 
 TEST(OursReadsOracle, AContentThatALaterWriterAddsIsCountedAndPassedOver) {
   v1::TracePacket packet;
-  packet.GetReflection()->MutableUnknownFields(&packet)->AddLengthDelimited(18, "new");
+  packet.GetReflection()->MutableUnknownFields(&packet)->AddLengthDelimited(100, "new");
   const CollectedTrace trace = collect(test::framed(packet) + test::sample_file({}));
   EXPECT_TRUE(trace.damages.empty());
   EXPECT_EQ(trace.summary.unknown_packet_count, 1U);

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <map>
+#include <random>
 #include <string>
 #include <vector>
 
@@ -56,15 +58,98 @@ TEST(TraceEncoder, EverySortOfPacketReadsBackAsItWasWritten) {
   EXPECT_EQ(trace.clock_maps[0],
             (TraceClockMap{"GPU-1", -1, 60'000'000'000, -1.5e12, 1.0000001, 15'000, 3, "event", 2}));
   ASSERT_EQ(trace.losses.size(), 1U);
-  EXPECT_EQ(
-      trace.losses[0],
-      (TraceLosses{{{1, 5}, {23, 1'000'000'000'000}}, 1, 2, 3, 4, 5, 6, "No space left on device", 7, 8, 9, 10, 11}));
+  EXPECT_EQ(trace.losses[0],
+            (TraceLosses{
+                {{1, 5}, {23, 1'000'000'000'000}}, 1, 2, 3, 4, 5, 6, "No space left on device", 7, 8, 9, 10, 11, 12}));
   ASSERT_EQ(trace.costs.size(), 1U);
   EXPECT_EQ(trace.costs[0], (TraceRecorderCost{1, 2, 3, 4, 5, 6.5, -7.25, 0.0, -0.5, 8, 9}));
   EXPECT_EQ(trace.leftovers, (std::vector<TraceLeftover>{{-4711, 1'700'000'000'000'000'001, 5'000'000'000, 3}}));
+  EXPECT_EQ(trace.comm_ops, test::sample_comm_ops());
+  EXPECT_EQ(trace.comm_counts, (std::vector<TraceCommCounts>{{1, 2, 3, 4, 5, 6, 7, 8}}));
+  EXPECT_EQ(trace.comm_channels, test::sample_comm_channels());
   EXPECT_EQ(trace.ends, std::vector<std::string>{"stop"});
   EXPECT_TRUE(trace.summary.has_end);
   EXPECT_TRUE(test::equal(trace.all_spans(), spans));
+}
+
+/// What a rank of a large job tells: gradients in buckets by three communicators, messages to two neighbours.
+std::vector<TraceCommOp> ops_of_steps(std::uint32_t step_count, bool has_network, bool has_kernels) {
+  std::mt19937_64 random(7);
+  std::vector<TraceCommOp> ops;
+  std::map<std::uint32_t, std::uint32_t> sequences;
+  std::int64_t now_ns = 1'000'000'000'000;
+  for (std::uint32_t step = 100; step < 100 + step_count; ++step) {
+    for (std::uint32_t i = 0; i < 160; ++i) {
+      TraceCommOp op;
+      op.number = ops.size();
+      op.step = step;
+      op.start_ns = now_ns += static_cast<std::int64_t>(random() % 20'000'000);
+      op.enqueue_ns = 2'000 + random() % 10'000;
+      op.flags = comm_op_flag::kEnqueued;
+      op.communicator = 1 + i % 4;
+      op.comm_id = static_cast<std::uint16_t>(1 + i % 4);
+      op.comm_seq = ++sequences[op.communicator * 8 + i % 2];
+      op.channel_count = 16;
+      op.datatype = CommDatatype::kBfloat16;
+      op.payload_bytes = (std::uint64_t{1} << 20) * (1 + i % 20);
+      if (op.communicator == 4) {
+        op.function = i % 2 == 0 ? CommFunction::kSend : CommFunction::kRecv;
+        op.peer = 1 + static_cast<std::int32_t>(i % 2);
+      } else {
+        op.function = i % 2 == 0 ? CommFunction::kReduceScatter : CommFunction::kAllGather;
+        op.peer = 0;
+        op.algorithm = CommAlgorithm::kRing;
+        op.protocol = CommProtocol::kSimple;
+        op.library_seq = op.comm_seq;
+      }
+      if (has_network) {
+        op.transfer_count = 32;
+        op.first_transfer_ns = op.start_ns + static_cast<std::int64_t>(random() % 5'000'000);
+        op.transfer_ns = random() % 5'000'000;
+      }
+      if (has_kernels) {
+        op.kernel_count = 16;
+        op.kernel_start_device_ns = static_cast<std::uint64_t>(op.start_ns) + random() % 5'000'000;
+        op.kernel_duration_device_ns = random() % 5'000'000;
+        op.slowest_channel = static_cast<std::uint8_t>(random() % 16);
+      }
+      ops.push_back(op);
+    }
+  }
+  return ops;
+}
+
+TEST(TraceEncoder, OpsOfNcclTakeAtMost20BytesEach) {
+  for (const bool has_network : {false, true}) {
+    for (const bool has_kernels : {false, true}) {
+      const std::vector<TraceCommOp> ops = ops_of_steps(20, has_network, has_kernels);
+      std::string out;
+      for (std::size_t i = 0; i < ops.size(); i += 160) append_comm_ops(out, std::span(ops).subspan(i, 160));
+      EXPECT_EQ(collect(out).comm_ops, ops);
+      const double bytes = static_cast<double>(out.size()) / static_cast<double>(ops.size());
+      std::printf("%s, %s: %.2f bytes an op\n", has_network ? "transfers" : "no network",
+                  has_kernels ? "kernels" : "no kernels", bytes);
+      EXPECT_LE(bytes, has_network && has_kernels ? 26.0 : 20.0);
+    }
+  }
+}
+
+TEST(TraceEncoder, OpsOfNcclWithAnyValuesReadBackExactly) {
+  for (std::uint64_t seed = 0; seed < 100; ++seed) {
+    const std::vector<TraceCommOp> ops = test::random_comm_ops(1 + seed * 17 % 1100, seed);
+    std::string out;
+    append_comm_ops(out, ops);
+    const CollectedTrace trace = collect(out);
+    ASSERT_EQ(trace.damages, std::vector<test::Damage>{}) << seed;
+    ASSERT_EQ(trace.comm_ops, ops) << seed;
+  }
+}
+
+TEST(TraceEncoder, NoOpsAndNoChannelsOfNcclAreNoPackets) {
+  std::string out;
+  append_comm_ops(out, {});
+  append_comm_channels(out, {});
+  EXPECT_EQ(out, "");
 }
 
 TEST(TraceEncoder, SpansWithAnyValuesReadBackExactly) {

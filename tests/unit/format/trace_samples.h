@@ -53,6 +53,67 @@ inline std::vector<StepTime> sample_step_times() {
           {12, 6'750'200'000, 850'000'002, true, false}};
 }
 
+/// An op of each sort: of a message, captured, with transfers, with kernels, hung; and the same one again and again.
+inline std::vector<TraceCommOp> sample_comm_ops() {
+  TraceCommOp reduce;
+  reduce.number = 900;
+  reduce.start_ns = 5'000'000'000;
+  reduce.enqueue_ns = 4'000;
+  reduce.payload_bytes = 1 << 25;
+  reduce.library_seq = 41;
+  reduce.comm_seq = 17;
+  reduce.step = 10;
+  reduce.communicator = 1;
+  reduce.peer = 0;
+  reduce.comm_id = 2;
+  reduce.function = CommFunction::kAllReduce;
+  reduce.datatype = CommDatatype::kBfloat16;
+  reduce.algorithm = CommAlgorithm::kRing;
+  reduce.protocol = CommProtocol::kSimple;
+  reduce.channel_count = 24;
+  reduce.flags = comm_op_flag::kEnqueued;
+  TraceCommOp message = reduce;
+  message.number = 903;
+  message.start_ns += 100;
+  message.enqueue_ns = 0;
+  message.function = CommFunction::kSend;
+  message.library_seq = 0;
+  message.peer = 5;
+  message.comm_id = kNoId;
+  message.comm_seq = 0;
+  message.flags = comm_op_flag::kCaptured;
+  TraceCommOp moved = reduce;
+  moved.number = 904;
+  moved.start_ns += 90;  // began before what has a smaller number
+  moved.library_seq = 42;
+  moved.comm_seq = 18;
+  moved.transfer_count = 48;
+  moved.first_transfer_ns = moved.start_ns + 30'000;
+  moved.transfer_ns = 700'000;
+  TraceCommOp ran = moved;
+  ran.number = 905;
+  ran.library_seq = 43;
+  ran.comm_seq = 19;
+  ran.kernel_count = 24;
+  ran.kernel_start_device_ns = 1'700'000'000'000'000'000;
+  ran.kernel_duration_device_ns = 650'000;
+  ran.slowest_channel = 7;
+  TraceCommOp hung = ran;
+  hung.number = 906;
+  hung.step = 11;
+  hung.comm_seq = 1;
+  hung.transfer_ns = 0;
+  hung.open_transfer_count = 48;
+  hung.kernel_start_device_ns += 5;
+  hung.open_kernel_count = 3;
+  return {reduce, message, moved, ran, hung};
+}
+
+inline std::vector<TraceCommChannel> sample_comm_channels() {
+  return {{1, 0xfedc'ba98'7654'3210, 2, 0, true, 1, 10, 9, 8, 1 << 20, 3, 5'000'000'001},
+          {1, 0xfedc'ba98'7654'3210, 2, 0, false, -1, 10, 9, 8, 0, 0, -1}};
+}
+
 /// A file as a recorder writes it: every sort of packet.
 inline std::string sample_file(std::span<const Span> spans) {
   std::string out;
@@ -62,8 +123,12 @@ inline std::string sample_file(std::span<const Span> spans) {
   append_spans(out, 3, 70'000, spans);
   append_step_times(out, sample_step_times());
   append_clock_map(out, {"GPU-1", -1, 60'000'000'000, -1.5e12, 1.0000001, 15'000, 3, "event", 2});
-  append_losses(out, {{{1, 5}, {23, 1'000'000'000'000}}, 1, 2, 3, 4, 5, 6, "No space left on device", 7, 8, 9, 10, 11});
+  append_losses(out,
+                {{{1, 5}, {23, 1'000'000'000'000}}, 1, 2, 3, 4, 5, 6, "No space left on device", 7, 8, 9, 10, 11, 12});
   append_recorder_cost(out, {1, 2, 3, 4, 5, 6.5, -7.25, 0.0, -0.5, 8, 9});
+  append_comm_ops(out, sample_comm_ops());
+  append_comm_counts(out, {1, 2, 3, 4, 5, 6, 7, 8});
+  append_comm_channels(out, sample_comm_channels());
   append_leftover(out, {-4711, 1'700'000'000'000'000'001, 5'000'000'000, 3});
   append_end(out, "stop");
   return out;
@@ -112,6 +177,46 @@ inline std::vector<Span> random_spans(std::size_t count, std::uint64_t seed) {
   std::vector<Span> spans;
   for (std::size_t i = 0; i < count; ++i) spans.push_back(random_span(random));
   return spans;
+}
+
+/// An op whose fields take any value, with edges.
+inline std::vector<TraceCommOp> random_comm_ops(std::size_t count, std::uint64_t seed) {
+  std::mt19937_64 random(seed);
+  std::vector<TraceCommOp> ops(count);
+  for (TraceCommOp& op : ops) {
+    // Of the fields of a span, which favours edges, and anything else.
+    const Span span = random_span(random);
+    op.number = random() % 3 == 0 ? random() : static_cast<std::uint64_t>(span.start);
+    op.start_ns = span.start;
+    op.enqueue_ns = static_cast<std::uint64_t>(span.end);
+    op.payload_bytes = span.payload_bytes();
+    op.library_seq = random() % 2 == 0 ? random() : 0;
+    op.comm_seq = span.comm_seq;
+    op.step = span.step;
+    op.communicator = static_cast<std::uint32_t>(random() % 3);
+    op.peer = span.peer;
+    op.comm_id = span.name_or_comm_id;
+    op.function = CommFunction{static_cast<std::uint8_t>(random())};
+    op.datatype = CommDatatype{static_cast<std::uint8_t>(random())};
+    op.algorithm = CommAlgorithm{static_cast<std::uint8_t>(random() % 2)};
+    op.protocol = CommProtocol{static_cast<std::uint8_t>(random())};
+    op.channel_count = static_cast<std::uint8_t>(random());
+    op.flags = static_cast<std::uint8_t>(span.flags);
+    op.transfer_count = static_cast<std::uint32_t>(random() % 2 == 0 ? span.peer : 0);
+    op.kernel_count = static_cast<std::uint32_t>(random() % 2 == 0 ? random() : 0);
+    op.open_transfer_count = static_cast<std::uint32_t>(random());
+    op.open_kernel_count = static_cast<std::uint32_t>(random());
+    if (op.transfer_count > 0) {
+      op.first_transfer_ns = span.end;
+      op.transfer_ns = random();
+    }
+    if (op.kernel_count > 0) {
+      op.kernel_start_device_ns = random();
+      op.kernel_duration_device_ns = random();
+      op.slowest_channel = static_cast<std::uint8_t>(random());
+    }
+  }
+  return ops;
 }
 
 }  // namespace smon_rt::test
