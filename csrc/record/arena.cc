@@ -4,6 +4,7 @@
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -96,8 +97,11 @@ void* map(int fd, std::size_t bytes) {
   return memory == MAP_FAILED ? nullptr : memory;
 }
 
+/// Threads may be inside: each of their accesses, all atomic, is to the old page or to the new one. The system call
+/// itself, since ThreadSanitizer takes the library's mmap for a plain write of all bytes, which theirs would race with.
 void replace_by_private_memory(void* memory, std::size_t bytes) noexcept {
-  ::mmap(memory, bytes, PROT_READ | PROT_WRITE, MAP_FIXED | MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  constexpr int kFlags = MAP_FIXED | MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
+  (void)::syscall(SYS_mmap, memory, bytes, PROT_READ | PROT_WRITE, kFlags, -1, off_t{0});
 }
 
 /// The first name that can be had, "" if there is none; `why` says why it is not the first of all.

@@ -9,6 +9,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cstdint>
 #include <cstring>
 #include <filesystem>
@@ -16,6 +17,7 @@
 #include <functional>
 #include <set>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "base/process_state.h"
@@ -98,6 +100,31 @@ TEST_F(ArenaTest, IsAFileForItsOwnerAloneAndGoneWhenDestroyed) {
   EXPECT_GE(static_cast<std::size_t>(info.st_blocks) * 512, arena.bytes()) << "reserved";
   made->reset();
   EXPECT_TRUE(files().empty());
+}
+
+TEST_F(ArenaTest, AThreadThatIsStillInsideWhenItClosesHurtsNobody) {
+  auto made = Arena::create(options_);
+  ASSERT_TRUE(made);
+  Arena& arena = **made;
+  std::atomic<std::uint64_t> writes{0};
+  std::atomic<bool> must_stop{false};
+  std::thread inside([&] {
+    while (!must_stop.load(std::memory_order_relaxed)) {
+      arena.header().drain_beat_ns.store(1, std::memory_order_relaxed);
+      writes.fetch_add(1, std::memory_order_relaxed);
+    }
+  });
+  const auto wait_for_more = [&] {
+    const std::uint64_t until = writes.load(std::memory_order_relaxed) + 1000;
+    while (writes.load(std::memory_order_relaxed) < until) std::this_thread::yield();
+  };
+  wait_for_more();
+  arena.close();
+  wait_for_more();
+  must_stop.store(true, std::memory_order_relaxed);
+  inside.join();
+  EXPECT_EQ(arena.header().pid, 0) << "memory that nothing was written to but by that thread";
+  EXPECT_FALSE(fs::exists(arena.path()));
 }
 
 TEST_F(ArenaTest, HoldsWhatWasDesignedInFourMebibytes) {
