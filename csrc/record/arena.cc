@@ -19,6 +19,7 @@
 #include "base/log.h"
 #include "base/process_state.h"
 #include "record/arena_owner.h"
+#include "record/open_for_writing.h"
 #include "record/step_log.h"
 
 namespace smon_rt {
@@ -81,7 +82,7 @@ Result<OwnedDescriptor> create_file(const std::string& path, std::size_t bytes) 
   if (::getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur < bytes) {
     return Error{"the process may write files of " + std::to_string(limit.rlim_cur >> 10) + " KiB only (ulimit -f)"};
   }
-  OwnedDescriptor file(::open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600));
+  OwnedDescriptor file(open_for_writing(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW, 0600));
   if (!file.is_open()) return Error{error_text(errno)};
   (void)lock_arena(file.fd());
   // Reserved now, since a store to a page that tmpfs cannot provide is SIGBUS.

@@ -17,6 +17,7 @@
 
 #include "base/process_state.h"
 #include "format/in_flight.h"
+#include "record/open_for_writing.h"
 #include "record/owned_descriptor.h"
 
 namespace smon_rt {
@@ -136,7 +137,7 @@ ArenaName free_arena_name(const std::string& path) {
   if (::lstat(path.c_str(), &status) != 0) return {.is_usable = true, .owner = "", .why = ""};
   if (status.st_uid != ::geteuid()) return {.owner = "", .why = path + " belongs to another user"};
   if (!S_ISREG(status.st_mode)) return {.owner = "", .why = path + " is no regular file"};
-  const OwnedDescriptor file(::open(path.c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
+  const OwnedDescriptor file(open_for_writing(path.c_str(), O_RDWR | O_NOFOLLOW | O_NONBLOCK));
   if (!file.is_open()) return {.owner = "", .why = path + ": " + error_text(errno)};
   if (!file.is_ours(&status)) return {.owner = "", .why = path + ": " + error_text(EBADF)};
   if (auto owner = live_owner(file.fd(), status)) return {.owner = *std::move(owner), .why = ""};

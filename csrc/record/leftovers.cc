@@ -23,6 +23,7 @@
 #include "format/trace_encoder.h"
 #include "record/arena_owner.h"
 #include "record/drain.h"
+#include "record/open_for_writing.h"
 #include "record/owned_descriptor.h"
 #include "record/trace_tail.h"
 
@@ -39,7 +40,7 @@ std::string error_text() {
 
 /// Nonblocking: whatever was put there under this name, opening it must not wait.
 OwnedDescriptor open_file(const std::string& path, int flags) {
-  return OwnedDescriptor(::open(path.c_str(), flags | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK));
+  return OwnedDescriptor(open_for_writing(path.c_str(), flags | O_NOFOLLOW | O_NONBLOCK));
 }
 
 /// A regular file of this user.

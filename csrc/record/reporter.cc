@@ -11,6 +11,7 @@
 
 #include "base/log.h"
 #include "format/trace_encoder.h"
+#include "record/open_for_writing.h"
 #include "record/trace_file.h"
 #include "record/trace_sink.h"
 
@@ -39,7 +40,7 @@ std::optional<std::string> read_small_file(const std::string& path) {
 /// Whoever reads the file sees the old content or the new one.
 Result<void> replace_file(const std::string& path, std::string_view content) {
   const std::string temporary = path + "." + std::to_string(::getpid()) + ".tmp";
-  const int fd = ::open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0666);
+  const int fd = open_for_writing(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW, 0666);
   int error_number = fd < 0 ? errno : 0;
   while (fd >= 0 && !content.empty()) {
     const ssize_t count = ::write(fd, content.data(), content.size());

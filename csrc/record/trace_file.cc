@@ -9,6 +9,8 @@
 #include <cstring>
 #include <utility>
 
+#include "record/open_for_writing.h"
+
 namespace smon_rt {
 namespace {
 
@@ -114,7 +116,7 @@ Result<void> TraceFile::open_next() {
     if (index > 0) path.append("-").append(std::to_string(index));
     path += ".smon";
     do {
-      descriptor_ = OwnedDescriptor(::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_APPEND | O_CLOEXEC, 0666));
+      descriptor_ = OwnedDescriptor(open_for_writing(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_APPEND, 0666));
     } while (!descriptor_.is_open() && errno == EINTR);
     if (descriptor_.is_open()) {
       path_ = path;

@@ -18,7 +18,8 @@
 //   take_descriptors:PATH   closes all from 3 on, and opens this file under the numbers that are free now
 //   check_descriptors:PATH  whether these are as they were, and can be closed
 //   close_standard     closes 0, 1 and 2
-//   check_standard     ends with 98 if one of them is open
+//   print              from here on a thread writes to 0, 1 and 2 again and again; ends with 98 if something takes it
+//   check_standard     ends with 97 if one of them stays open for 20 s
 //   exec               goes on in a new image of the same process
 //   fill_disk:DIR      writes a file there until nothing more fits
 //   limit_files        from here on no file of this process can grow (RLIMIT_FSIZE)
@@ -227,9 +228,24 @@ void check_descriptors(const std::string& path) {
   std::cout << "intact=" << (text == kOwnText) << " closed=" << closed << std::endl;
 }
 
+void print_again_and_again() {
+  std::thread([] {
+    while (true) {
+      for (int fd = 0; fd < 3; ++fd) {
+        if (syscall(SYS_write, fd, kOwnText, sizeof kOwnText) >= 0) _exit(98);
+      }
+    }
+  }).detach();
+}
+
+/// For a moment one may be open: every open() of a thread of ours, or of a sanitizer's, gets the lowest number.
 void check_standard() {
+  const auto deadline = steady_clock::now() + std::chrono::seconds(20);
   for (int fd = 0; fd < 3; ++fd) {
-    if (fcntl(fd, F_GETFD) >= 0) _exit(98);
+    while (fcntl(fd, F_GETFD) >= 0) {
+      if (steady_clock::now() > deadline) _exit(97);
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
   }
 }
 
@@ -292,6 +308,8 @@ bool run(const std::string& name, const std::string& value) {
     check_descriptors(value);
   } else if (name == "close_standard") {
     for (int fd = 0; fd < 3; ++fd) close(fd);
+  } else if (name == "print") {
+    print_again_and_again();
   } else if (name == "check_standard") {
     check_standard();
   } else if (name == "status") {
