@@ -59,6 +59,11 @@ nccl::Profiler* Runtime::make_nccl_profiler() noexcept {
   return profiler;
 }
 
+const CommTracker* Runtime::comm_tracker() noexcept {
+  nccl::Profiler* profiler = nccl_profiler();
+  return profiler != nullptr && profiler->tracker().is_ours() ? &profiler->tracker() : nullptr;
+}
+
 void Runtime::set_nccl_depth(bool is_recording_now) {
   nccl::Profiler* profiler = nccl_profiler();
   if (profiler != nullptr) profiler->set_depth({.is_recording = is_recording_now});

@@ -109,6 +109,7 @@ smon_result Runtime::start_locked(const smon_config& config, const Environment& 
   }
   SessionOptions options = session_options(config, environment);
   options.gpu_timer = gpu_timer();
+  options.find_comm_tracker = &Runtime::comm_tracker;
   auto session = Session::start(options);
   if (!session) return fail_locked(SMON_UNAVAILABLE, session.error().message);
   session_ = std::move(*session);

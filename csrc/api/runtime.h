@@ -44,6 +44,8 @@ class Runtime {
   static nccl::Profiler* nccl_profiler() noexcept { return g_nccl_profiler.load(std::memory_order_acquire); }
   /// Makes it; another one in a forked child, where handles of the parent mean nothing. Null: no memory.
   static nccl::Profiler* make_nccl_profiler() noexcept;
+  /// What that one knows; null where it is a parent process's.
+  static const CommTracker* comm_tracker() noexcept;
   /// Whether NCCL has loaded this library beside the one that Python named to it (SMON_RT_NCCL_INSTANCE); said once.
   static bool is_copy_for_nccl() noexcept;
 

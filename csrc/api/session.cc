@@ -79,7 +79,7 @@ Result<std::unique_ptr<Session>> Session::start(const SessionOptions& options) {
   Result<void> done;
   // Apart: a file larger than RLIMIT_FSIZE allows is SIGXFSZ for the thread that writes.
   run_with_signals_blocked([&] { done = session->set_up(options); });
-  if (done) done = session->start_threads();
+  if (done) done = session->start_threads(options);
   if (!done) {
     if (session->sink_ != nullptr) session->sink_->discard();  // or readers would take it for one that was killed
     delete session->recorder_;  // nothing was recorded yet: no thread of the job can be inside
@@ -154,8 +154,10 @@ Result<void> Session::make_recorder(const SessionOptions& options) {
   return {};
 }
 
-Result<void> Session::start_threads() {
-  drain_ = std::make_unique<Drain>(*recorder_, *sink_, *gpu_timer_);
+Result<void> Session::start_threads(const SessionOptions& options) {
+  DrainOptions drain_options;
+  drain_options.find_comm_tracker = options.find_comm_tracker;
+  drain_ = std::make_unique<Drain>(*recorder_, *sink_, *gpu_timer_, drain_options);
   watchdog_ = std::make_unique<Watchdog>(recorder_->header());
   ReporterOptions reporter_options;
   if (sink_->file().error().empty()) reporter_options.directory = trace_dir_;  // else it would only fail, too

@@ -25,6 +25,7 @@ struct SessionOptions {
   std::uint64_t max_file_bytes = std::uint64_t{1} << 30;
   SamplingOptions sampling;
   GpuTimer* gpu_timer = nullptr;  // nullptr: spans have host times only; else it lives as long as the process
+  FindCommTracker find_comm_tracker = nullptr;
   // run_id, rank, world_size, local_rank, layout and facts are taken from here; the rest is filled in.
   TraceIdentity identity;
 };
@@ -68,7 +69,7 @@ class Session {
   Session() = default;
   Result<void> set_up(const SessionOptions& options);
   Result<void> make_recorder(const SessionOptions& options);
-  Result<void> start_threads();
+  Result<void> start_threads(const SessionOptions& options);
   void close();
   smon_status read_status_now();
 

@@ -12,7 +12,6 @@
 #include "base/log.h"
 #include "base/process_state.h"
 #include "format/trace_encoder.h"
-#include "record/open_slot.h"
 
 namespace smon_rt {
 namespace {
@@ -40,6 +39,7 @@ Drain::Drain(Recorder& recorder, TraceSink& sink, GpuTimer& timer, DrainOptions 
       options_(options),
       resolver_(recorder.arena(), recorder.interner(), timer, recorder.clock(), clock_),
       rings_(recorder.arena(), clock_, resolver_, options.max_age.count()),
+      comm_(options.find_comm_tracker, recorder.arena(), clock_),
       pace_(options.pace),
       has_said_error_(!sink.file().error().empty()) {  // whoever opened it has said it
   sink_.file().set_last_words([&recorder](const std::string& error) {
@@ -131,8 +131,8 @@ void Drain::finish_events() {
 
 std::chrono::nanoseconds Drain::next_sleep(std::int64_t now_ns) {
   DrainLook look;
-  look.filled_ratio =
-      std::max(rings_.filled_ratio(), static_cast<double>(new_step_count_) / static_cast<double>(StepLog::kCapacity));
+  look.filled_ratio = std::max({rings_.filled_ratio(), comm_.filled_ratio(),
+                                static_cast<double>(new_step_count_) / static_cast<double>(StepLog::kCapacity)});
   look.since_last = std::chrono::nanoseconds(now_ns - std::exchange(last_look_ns_, now_ns));
   look.may_fill = is_recording() && recorder_.header().is_sampled.load(std::memory_order_relaxed) != 0;
   return pace_.next(look);
@@ -158,6 +158,7 @@ void Drain::pass(std::int64_t now_ns, bool everything) {
   // At once, not with the spans: should the process be killed, its names are nowhere else.
   sink_.append_new_names(out_);
   if (span_count > 0) rings_.encode(out_);
+  comm_.append_ops(out_, now_ns, everything);
   const std::size_t step_count = take_steps(out_, now_ns, everything);
   if (everything && options_.write_open_spans) append_open_spans(out_);
   if (!out_.empty()) {
@@ -294,7 +295,9 @@ void Drain::upkeep(bool everything) {
   std::string packets;
   const ClockReading reading = read_clock();
   append_clock_snapshot(packets, {reading.ticks, reading.monotonic_ns, reading.realtime_ns, reading.width_ns});
+  comm_.append_state(packets, reading.monotonic_ns, everything);
   TraceLosses losses = read_losses(recorder_.header(), sink_.file().error());
+  losses.overwritten_comm_ops = comm_.overwritten_ops();
   if (everything || losses != written_losses_) {
     append_losses(packets, losses);
     written_losses_ = std::move(losses);
@@ -345,50 +348,6 @@ void Drain::publish() {
   status_.unsampled_step_mean_ns = unsampled_.mean();
   status_.file_path = sink_.file().path();
   status_.file_error = sink_.file().error();
-}
-
-TraceLosses read_losses(const ArenaHeader& header, std::string_view sink_error) {
-  TraceLosses result;
-  const ArenaLosses& losses = header.losses;
-  for (std::uint32_t kind = 0; kind < kKindCount; ++kind) {
-    const std::uint64_t count = losses.dropped_by_kind[kind].load(std::memory_order_relaxed);
-    if (count != 0) result.dropped_by_kind[kind] = count;
-  }
-  result.foreign_tokens = losses.foreign_tokens.load(std::memory_order_relaxed);
-  result.stale_tokens = losses.stale_tokens.load(std::memory_order_relaxed);
-  result.threads_without_ring = losses.threads_without_ring.load(std::memory_order_relaxed);
-  result.unwritten_spans = losses.unwritten_spans.load(std::memory_order_relaxed);
-  result.late_requests = losses.late_requests.load(std::memory_order_relaxed);
-  result.uncounted_sequences = losses.uncounted_sequences.load(std::memory_order_relaxed);
-  result.reclaimed_spans = header.more_losses.reclaimed_spans.load(std::memory_order_relaxed);
-  result.saturated_steps = header.more_losses.saturated_steps.load(std::memory_order_relaxed);
-  result.misused_calls = header.more_losses.misused_calls.load(std::memory_order_relaxed);
-  result.host_only_spans = header.host_only_spans.load(std::memory_order_relaxed);
-  result.sink_error = sink_error;
-  return result;
-}
-
-std::vector<Span> read_open_spans(Arena& arena, const ClockConverter& clock, std::int64_t now_ns,
-                                  UnsampledSpans unsampled) {
-  std::vector<Span> spans;
-  for (std::size_t i = 0; i < arena.threads().size(); ++i) {
-    if (arena.threads()[i].state.load(std::memory_order_acquire) == ThreadState::kFree) continue;
-    for (const OpenSlot& slot : arena.slots(static_cast<std::uint32_t>(i))) {
-      Span span;
-      if (!read_open_slot(slot, &span)) continue;
-      if (unsampled == UnsampledSpans::kLeaveOut && slot.is_recorded.load(std::memory_order_relaxed) == 0) continue;
-      // Begun without a look at the clock.
-      if (span.start == 0) span.start = arena.header().step_start_ticks.load(std::memory_order_relaxed);
-      span.start = std::min(clock.to_monotonic_ns(span.start), now_ns);
-      span.end = now_ns;
-      span.flags |= span_flag::kAborted;
-      // The events of what did not end are of no use to anybody.
-      span.time_source = TimeSource::kHost;
-      span.device_start = span.device_end = 0;
-      spans.push_back(span);
-    }
-  }
-  return spans;
 }
 
 }  // namespace smon_rt

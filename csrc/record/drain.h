@@ -12,6 +12,7 @@
 #include "base/result.h"
 #include "format/trace_records.h"
 #include "record/background_thread.h"
+#include "record/comm_collector.h"
 #include "record/drain_pace.h"
 #include "record/event_resolver.h"
 #include "record/gpu_timer.h"
@@ -33,6 +34,8 @@ struct DrainOptions {
   std::chrono::nanoseconds wait_for_gpu = std::chrono::milliseconds(300);
   // Spans that are open when recording stops are written as aborted.
   bool write_open_spans = true;
+  // Where NCCL's operations are known; nullptr: nowhere.
+  FindCommTracker find_comm_tracker = nullptr;
 };
 
 /// The ring of spans that were open when a snapshot was taken or a process died: no ring of a thread has this id. Those
@@ -117,6 +120,7 @@ class Drain {
   ClockConverter clock_;
   EventResolver resolver_;
   RingCollector rings_;
+  CommCollector comm_;
   BackgroundThread thread_{"smon_drain"};
   std::atomic<bool> is_exiting_{false};  // the driver must not be called any more
 
