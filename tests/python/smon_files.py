@@ -149,6 +149,89 @@ def _last(spans: Sequence[TestSpan], fits: Callable[[TestSpan], bool]) -> TestSp
     return next((span for span in reversed(spans) if fits(span)), None)
 
 
+@dataclass(frozen=True)
+class TestCommOp:
+    """One operation of NCCL, with the schema's defaults."""
+
+    __test__ = False
+
+    number: int = 0
+    step: int = 0
+    start_ns: int = 0
+    enqueue_ns: int = 0
+    flags: int = 0
+    communicator: int = 1
+    function: int = 0
+    datatype: int = 0
+    algorithm: int = 0
+    protocol: int = 0
+    channel_count: int = 0
+    peer: int = -1
+    payload_bytes: int = 0
+    comm_id: int = 0
+    comm_seq: int = 0
+    library_seq: int = 0
+    transfer_count: int = 0
+    open_transfer_count: int = 0
+    first_transfer_ns: int = 0
+    transfer_ns: int = 0
+    kernel_count: int = 0
+    open_kernel_count: int = 0
+    kernel_start_device_ns: int = 0
+    kernel_duration_device_ns: int = 0
+    slowest_channel: int = 0
+
+
+_PLAIN_OF_OPS = (
+    *("flags", "communicator", "function", "datatype", "algorithm", "protocol", "channel_count", "peer"),
+    *("payload_bytes", "comm_id", "transfer_count", "open_transfer_count", "kernel_count", "open_kernel_count"),
+)
+
+
+def comm_ops_packet(ops: Sequence[TestCommOp], *, shapes: bool = True, short: bool = True) -> bytes:
+    """Operations of NCCL as one packet: with few shapes or one for each, with the shorthands of columns or not."""
+    steps = [op.step for op in ops]
+    batch = trace_pb2.CommOps(first_number=ops[0].number)
+    start_ns = kernel_start_ns = 0
+    for op in ops:
+        batch.start_ns.append(op.start_ns - start_ns)
+        batch.enqueue_ns.append(op.enqueue_ns)
+        start_ns = op.start_ns
+        if op.transfer_count:
+            batch.first_transfer_ns.append(op.first_transfer_ns - op.start_ns)
+            batch.transfer_ns.append(op.transfer_ns)
+        if op.kernel_count:
+            batch.kernel_start_device_ns.append(op.kernel_start_device_ns - kernel_start_ns)
+            batch.kernel_duration_device_ns.append(op.kernel_duration_device_ns)
+            batch.slowest_channel.append(op.slowest_channel)
+            kernel_start_ns = op.kernel_start_device_ns
+    rows = [_op_row(ops, index, min(steps)) for index in range(len(ops))]
+    table = list(dict.fromkeys(rows)) if shapes else rows
+    batch.shape.extend(table.index(row) if shapes else index for index, row in enumerate(rows))
+    for column, name in enumerate(("number_gap", "step", "comm_seq", "library_seq", *_PLAIN_OF_OPS)):
+        values = [row[column] for row in table]
+        if short and set(values) == {_DEFAULTS.get(name, 0)}:
+            continue
+        getattr(batch, name).extend(values[:1] if short and len(set(values)) == 1 else values)
+    return packet((min(steps), max(steps)), comm_ops=batch)
+
+
+def _op_row(ops: Sequence[TestCommOp], index: int, first_step: int) -> tuple[int, ...]:
+    op, before = ops[index], ops[:index]
+    alike = [
+        other
+        for other in before
+        if (other.communicator, other.function, other.peer) == (op.communicator, op.function, op.peer)
+    ]
+    return (
+        op.number - before[-1].number - 1 if before else 0,
+        op.step - (before[-1].step if before else first_step),
+        op.comm_seq - (alike[-1].comm_seq if alike else 0),
+        op.library_seq - (alike[-1].library_seq if alike else 0),
+        *(getattr(op, name) for name in _PLAIN_OF_OPS),
+    )
+
+
 def step_packet(rows: Sequence[tuple[int, int, int, bool, bool]], *, short: bool = True) -> bytes:
     """Steps: number, start, duration, sampled, warm-up."""
     times = trace_pb2.StepTimes()

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from smon_rt._proto import trace_pb2
+from smon_rt.trace.columns import firsts, running_sums, runs
 from smon_rt.trace.kinds import HOST_TIME_SOURCES, METRIC
 from smon_rt.trace.spans import COLUMN_TYPES, Array, SpanColumns
 from smon_rt.trace.wire import DELIMITED, VARINT, WireError, decode_varints, fields, unzigzag
@@ -122,7 +123,7 @@ class _Decoder:
         self._batches = batches
         self._counts = np.array([batch.span_count for batch in batches], np.int64)
         self._total = int(self._counts.sum())
-        self._firsts = _firsts(self._counts)
+        self._firsts = firsts(self._counts)
         self._batch = np.repeat(np.arange(len(batches)), self._counts)
 
     def decode(self) -> SpanColumns:
@@ -133,10 +134,10 @@ class _Decoder:
             if number not in (9, _MICROBATCH, _OP_INDEX, _COMM_SEQ):
                 found[column.name] = _checked(column.name, deltas[number])
         duration = self._per_span(_DURATION, "duration_ns", is_signed=False)
-        ends = _running_sums(self._per_span(_START, "start_ns") + duration, self._firsts, self._counts)
+        ends = running_sums(self._per_span(_START, "start_ns") + duration, self._firsts, self._counts)
         found["start_ns"], found["duration_ns"] = ends - duration, duration
         first_step = np.array([batch.first_step for batch in self._batches], np.int64)
-        steps = _running_sums(deltas[9], self._firsts, self._counts) + first_step[self._batch]
+        steps = running_sums(deltas[9], self._firsts, self._counts) + first_step[self._batch]
         found["step"] = steps & _LOW_32_BITS
         self._undo_by_kind(found, deltas)
         found["comm_seq"] = self._sequences(found, deltas[_COMM_SEQ])
@@ -190,7 +191,7 @@ class _Decoder:
         _demand(column.name, counts, self._counts, is_shaped | (counts <= 1))
         # Slot 0 is the default, for batches without the column.
         table = np.concatenate([np.array([column.default], np.int64), values])
-        first = np.where(counts > 0, _firsts(counts) + 1, 0)
+        first = np.where(counts > 0, firsts(counts) + 1, 0)
         within = np.where((counts > 1)[self._batch], entry, 0)
         if (within >= np.maximum(counts, 1)[self._batch]).any():
             raise WireError(f"column {column.name} has fewer entries than there are shapes")
@@ -202,12 +203,12 @@ class _Decoder:
         if len(self._batches) <= 256:
             key = key.astype(np.uint16)  # which numpy sorts by radix
         order = np.argsort(key, kind="stable")
-        runs = _runs(key[order], found["step"][order])
+        of_kind = runs(key[order], found["step"][order])
         # Absent is absent for every span, whatever the differences would say.
         for number, absent in ((_MICROBATCH, -1), (_OP_INDEX, 0)):
             name = _SHAPED[number].name
             values = np.empty(self._total, np.int64)
-            values[order] = _running_sums(deltas[number][order], *runs) - 1
+            values[order] = running_sums(deltas[number][order], *of_kind) - 1
             values = (values + (1 << 31) & _LOW_32_BITS) - (1 << 31)
             is_absent = np.array([number not in batch.columns for batch in self._batches], np.bool_)
             found[name] = _checked(name, np.where(is_absent[self._batch], absent, values))
@@ -219,8 +220,8 @@ class _Decoder:
         if rows.size:
             keys = (found["peer"][rows], found["comm_id"][rows], found["kind"][rows], self._batch[rows])
             order = np.lexsort(keys)
-            runs = _runs(*(key[order] for key in keys))
-            values[rows[order]] = _running_sums(deltas[rows[order]], *runs)
+            alike = runs(*(key[order] for key in keys))
+            values[rows[order]] = running_sums(deltas[rows[order]], *alike)
         return values
 
     def _metrics(self, kind: Array) -> npt.NDArray[np.float64]:
@@ -237,9 +238,9 @@ class _Decoder:
         wanted = np.bincount(self._batch[rows], minlength=len(parts))
         _demand("metric_value", counts, wanted, counts <= 1)
         table = np.concatenate([np.zeros(1), np.frombuffer(b"".join(parts), "<f8")])
-        first = np.where(counts > 0, _firsts(counts) + 1, 0)
+        first = np.where(counts > 0, firsts(counts) + 1, 0)
         of = self._batch[rows]
-        within = np.where(counts[of] > 1, np.arange(rows.size) - _firsts(wanted)[of], 0)
+        within = np.where(counts[of] > 1, np.arange(rows.size) - firsts(wanted)[of], 0)
         result[rows] = table[first[of] + within]
         return result
 
@@ -257,18 +258,13 @@ class _Decoder:
         found["device_duration_ns"] = np.zeros(self._total, np.int64)
         if rows.size == 0:
             return
-        firsts = _firsts(wanted)
+        first = firsts(wanted)
         gaps = gaps.copy()
-        own = firsts[wanted > 0]
+        own = first[wanted > 0]
         gaps[own] += found["start_ns"][rows[own]]
-        ends = _running_sums(gaps + durations, firsts, wanted)
+        ends = running_sums(gaps + durations, first, wanted)
         found["device_start_ns"][rows] = ends - durations
         found["device_duration_ns"][rows] = durations
-
-
-def _firsts(counts: Array) -> Array:
-    """Where each run of values begins when the runs are laid end to end."""
-    return np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)[:-1]])
 
 
 def _demand(name: str, counts: Array, wanted: Array, spared: Array | None = None) -> None:
@@ -278,25 +274,6 @@ def _demand(name: str, counts: Array, wanted: Array, spared: Array | None = None
     if wrong.any():
         bad = int(np.argmax(wrong))
         raise WireError(f"column {name} has {counts[bad]} values for {wanted[bad]}")
-
-
-def _runs(*keys: Array) -> tuple[Array, Array]:
-    """First row and length of each run of rows whose keys are all alike."""
-    is_first = np.ones(len(keys[0]), np.bool_)
-    if len(is_first) > 1:
-        is_first[1:] = np.logical_or.reduce([key[1:] != key[:-1] for key in keys])
-    firsts = np.flatnonzero(is_first)
-    return firsts, np.diff(firsts, append=len(is_first))
-
-
-def _running_sums(deltas: Array, firsts: Array, counts: Array) -> Array:
-    """Sums from the start of each run; they wrap around at 64 bits, as the schema says."""
-    sums = np.cumsum(deltas)
-    starts, lengths = firsts[counts > 0], counts[counts > 0]
-    if starts.size == 0:
-        return sums
-    before = np.where(starts > 0, sums[starts - 1], 0)
-    return np.asarray(sums - np.repeat(before, lengths))
 
 
 def _checked(name: str, values: Array) -> Array:

@@ -9,6 +9,7 @@ import numpy as np
 
 from smon_rt._proto import trace_pb2
 from smon_rt.trace.batches import RawBatch, decode_batches, parse_batch
+from smon_rt.trace.comm_ops import CommChannel, CommOpColumns, decode_comm_channels, decode_comm_ops
 from smon_rt.trace.packets import Damage
 from smon_rt.trace.rank_trace import ClockColumns, RankTrace, StepColumns
 from smon_rt.trace.spans import Array, SpanColumns
@@ -16,6 +17,8 @@ from smon_rt.trace.wire import WireError
 
 # Fields of TracePacket.
 IDENTITY, SPANS, STEP_TIMES, NAMES, LOSSES, SNAPSHOT, CLOCK_MAP, COST, END, LEFTOVER = range(8, 18)
+COMM_OPS, COMM_COUNTS, COMM_CHANNELS = range(18, 21)
+CONTENTS = range(IDENTITY, COMM_CHANNELS + 1)
 
 # Batches are decoded together until they hold so many spans: large enough for numpy, small beside the result.
 _DECODED_SPANS = 1 << 18
@@ -42,6 +45,8 @@ class RankBuilder:
         self._step_rows: list[tuple[int, int, int, bool, bool]] = []
         self._clock_rows: list[tuple[int, int, int, int]] = []
         self._costs: set[bytes] = set()
+        self._comm_ops: list[CommOpColumns] = []
+        self._comm_channels: dict[tuple[int, int, bool], CommChannel] = {}
         empty = np.empty(0, np.int64)
         self._trace = RankTrace(
             files=[],
@@ -102,6 +107,13 @@ class RankBuilder:
             if abs(leftover.realtime_ns) > _LARGEST_NS or not -1 <= leftover.step <= _LARGEST_NS:
                 raise WireError("what a killed process left is of an impossible time or step")
             self._trace.leftover = leftover
+        elif number == COMM_OPS:
+            self._add_comm_ops(trace_pb2.CommOps.FromString(data), steps)
+        elif number == COMM_COUNTS:
+            self._trace.comm_counts = trace_pb2.CommCounts.FromString(data)
+        elif number == COMM_CHANNELS:
+            for channel in decode_comm_channels(trace_pb2.CommChannels.FromString(data)):
+                self._comm_channels[channel.communicator, channel.channel, channel.is_send] = channel
 
     def finish(self) -> RankTrace:
         """The trace, complete."""
@@ -110,6 +122,9 @@ class RankBuilder:
         trace.spans = SpanColumns.concatenate(self._spans)
         self._spans = []
         self._account_for_rings()
+        comm_ops = CommOpColumns.concatenate(self._comm_ops)
+        trace.comm_ops = comm_ops.take(np.unique(comm_ops.number, return_index=True)[1])
+        trace.comm_channels = [self._comm_channels[key] for key in sorted(self._comm_channels)]
         rows = list(zip(*self._step_rows, strict=True)) or [()] * 5
         step, start_ns, duration_ns = (np.array(column, np.int64) for column in rows[:3])
         is_sampled, is_warmup = (np.array(column, np.bool_) for column in rows[3:])
@@ -175,6 +190,14 @@ class RankBuilder:
             self._trace.skipped_span_count += int(np.count_nonzero(~wanted))
             spans = spans.take(wanted)
         self._spans.append(spans)
+
+    def _add_comm_ops(self, batch: trace_pb2.CommOps, steps: tuple[int, int] | None) -> None:
+        if self._steps is not None and steps and not _overlap(self._steps, steps):
+            return
+        ops = decode_comm_ops(batch, steps[0] if steps else 0)
+        if self._steps is not None:
+            ops = ops.take((ops.step >= self._steps.start) & (ops.step < self._steps.stop))
+        self._comm_ops.append(ops)
 
     def _add_steps(self, message: trace_pb2.StepTimes) -> None:
         count = len(message.step)

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from smon_rt._proto import trace_pb2
+from smon_rt.trace.comm_ops import CommChannel, CommOpColumns
 from smon_rt.trace.packets import Damage
 from smon_rt.trace.spans import SpanColumns
 
@@ -55,6 +56,8 @@ class RankTrace:
     The messages are those of proto/smon_rt/v1/trace.proto. `end_reason` is None for a file that `stop()` did not close:
     its process was killed or still runs. `leftover` is there where it was killed, and a later start on its node put
     what its memory still held into the file. `missing_span_count` are spans that the rings took but no file holds.
+    `comm_ops`, `comm_counts` and `comm_channels` are what NCCL told its profiler plug-in, operations in the order of
+    their numbers.
     """
 
     files: list[str]
@@ -68,6 +71,9 @@ class RankTrace:
     losses: trace_pb2.Losses = field(default_factory=trace_pb2.Losses)
     clock_maps: list[trace_pb2.ClockMap] = field(default_factory=list)
     cost: trace_pb2.RecorderCost = field(default_factory=trace_pb2.RecorderCost)
+    comm_ops: CommOpColumns = field(default_factory=lambda: CommOpColumns.concatenate([]))
+    comm_counts: trace_pb2.CommCounts | None = None  # None: NCCL told nothing
+    comm_channels: list[CommChannel] = field(default_factory=list)
     end_reason: str | None = None
     leftover: trace_pb2.Leftover | None = None
     lacks_next_file: bool = False  # the last one was full, and what came after is not here

@@ -20,7 +20,7 @@ from smon_rt._proto import trace_pb2
 from smon_rt.analysis.input_file import open_input, reason, shown
 from smon_rt.errors import TraceError
 from smon_rt.trace.packets import PacketReader
-from smon_rt.trace.rank_builder import IDENTITY, LEFTOVER, SNAPSHOT, RankBuilder
+from smon_rt.trace.rank_builder import CONTENTS, IDENTITY, SNAPSHOT, RankBuilder
 from smon_rt.trace.rank_trace import RankTrace
 from smon_rt.trace.wire import DELIMITED, VARINT, WireError, fields
 
@@ -153,7 +153,7 @@ def _content(body: bytes) -> Iterator[tuple[int, bytes, tuple[int, int] | None]]
             first_step = field.value & 0xFFFF_FFFF
         elif field.number == _LAST_STEP and field.wire_type == VARINT:
             last_step = field.value & 0xFFFF_FFFF
-        elif IDENTITY <= field.number <= LEFTOVER and field.wire_type == DELIMITED:
+        elif field.number in CONTENTS and field.wire_type == DELIMITED:
             found = field.number, body[field.start : field.end]
     if found is not None:
         steps = (first_step, last_step) if first_step is not None and last_step is not None else None

@@ -25,7 +25,7 @@ from smon_rt.trace.unseen import hooks_of
 _LOSS_NAMES = (
     *("foreign_tokens", "stale_tokens", "threads_without_ring", "unwritten_spans", "overwritten_spans"),
     *("late_requests", "uncounted_sequences", "reclaimed_spans", "saturated_steps", "misused_calls"),
-    "host_only_spans",
+    *("host_only_spans", "overwritten_comm_ops"),
 )
 
 
