@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -9,12 +10,12 @@ import pytest
 
 from smon_rt._proto import trace_pb2
 from smon_rt.analysis import analyze
-from smon_rt.analysis.communication import Communication, CommunicationGroup
+from smon_rt.analysis.communication import Communication, CommunicationGroup, NcclFacts
 from smon_rt.analysis.smon_communication import bus_factors
 from smon_rt.analysis.units import bandwidth, data_size
 from smon_rt.synth import JobSpec, SlowMember, make_job
 from smon_rt.trace.kinds import TIME_SOURCE_NAMES
-from tests.python.smon_files import TestSpan, packet, step_packet, write_rank
+from tests.python.smon_files import TestCommOp, TestSpan, comm_ops_packet, end, packet, step_packet, write_rank
 
 MS = 1_000_000
 WAIT_RETURN = TIME_SOURCE_NAMES.index("wait_return")
@@ -139,3 +140,117 @@ def test_nothing_is_slow_among_groups_that_are_alike(tmp_path: Path) -> None:
     # Sorted so that the slowest are first.
     ratios = [group.ratio or 0.0 for group in found.groups]
     assert ratios == sorted(ratios, reverse=True)
+
+
+def nccl_ops(rank: int, ranks: int, **op: Any) -> list[TestCommOp]:
+    """What NCCL says of the reductions of `write_reductions`: four transfers of 4 ms each, on a ring."""
+    ops = []
+    for step in range(6):
+        for number in (1, 2):
+            start_ns = (100 * step + 10) * MS + round((number - 1) * 5 * MS) + 1000
+            facts: dict[str, Any] = {
+                "number": len(ops),
+                "step": step,
+                "start_ns": start_ns,
+                "enqueue_ns": 4000,
+                "flags": 2,
+                "function": 1,
+                "datatype": 10,
+                "algorithm": 2,
+                "protocol": 3,
+                "channel_count": 16,
+                "comm_id": 1,
+                "comm_seq": 2 * step + number,
+                "library_seq": 2 * step + number,
+                "payload_bytes": 3_000_000,
+                "transfer_count": 4,
+                "transfer_ns": 4 * MS,
+                "first_transfer_ns": start_ns + MS // 2,
+            }
+            ops.append(TestCommOp(**facts | op))
+    return ops
+
+
+def test_what_nccl_says_of_a_group_is_told_with_it(tmp_path: Path) -> None:
+    write_reductions(tmp_path, {})
+    for rank in (0, 1):  # the others' plug-in told nothing
+        add_packets(tmp_path, rank, comm_ops_packet(nccl_ops(rank, 4)))
+    nccl = only_group(tmp_path).nccl
+    assert nccl == NcclFacts(24, "ring", "simple", 16, pytest.approx(4e-3), None, None)
+
+
+def test_the_slowest_channel_is_told_where_kernels_have_times(tmp_path: Path) -> None:
+    write_reductions(tmp_path, {})
+    kernels = {"kernel_count": 16, "kernel_start_device_ns": 10**15, "kernel_duration_device_ns": 5 * MS}
+    ops = nccl_ops(0, 4, slowest_channel=3, transfer_count=0, first_transfer_ns=0, transfer_ns=0, **kernels)
+    ops = [dataclasses.replace(op, slowest_channel=7 if op.number == 2 else 3) for op in ops]
+    add_packets(tmp_path, 0, comm_ops_packet(ops))
+    nccl = only_group(tmp_path).nccl
+    assert nccl is not None
+    assert (nccl.transfer_s, nccl.slowest_channel) == (None, 3)
+    assert nccl.slowest_channel_ratio == pytest.approx(11 / 12)
+
+
+def test_of_several_operations_in_a_span_the_largest_speaks(tmp_path: Path) -> None:
+    write_reductions(tmp_path, {})
+    ops = []
+    for op in nccl_ops(0, 4):
+        small = dataclasses.replace(
+            op, number=2 * op.number, protocol=1, payload_bytes=1, first_transfer_ns=op.first_transfer_ns - MS // 4
+        )
+        ops += [small, dataclasses.replace(op, number=2 * op.number + 1, start_ns=op.start_ns + 10)]
+    add_packets(tmp_path, 0, comm_ops_packet(ops))
+    nccl = only_group(tmp_path).nccl
+    assert nccl is not None
+    assert (nccl.op_count, nccl.protocol, nccl.transfer_s) == (12, "simple", pytest.approx(4.25e-3))
+
+
+def test_operations_that_belong_to_no_span_and_hang_say_nothing(tmp_path: Path) -> None:
+    write_reductions(tmp_path, {})
+    assert only_group(tmp_path).nccl is None
+    add_packets(tmp_path, 0, comm_ops_packet(nccl_ops(0, 4, comm_id=0, comm_seq=0)))
+    assert only_group(tmp_path).nccl is None
+    add_packets(tmp_path, 1, comm_ops_packet(nccl_ops(1, 4, open_transfer_count=1, transfer_ns=0)))
+    nccl = only_group(tmp_path).nccl
+    assert nccl is not None
+    assert (nccl.op_count, nccl.transfer_s) == (12, None)
+    # Of another step, or begun before the span that it would belong to.
+    early = [dataclasses.replace(op, start_ns=1) for op in nccl_ops(2, 4)]
+    add_packets(tmp_path, 2, comm_ops_packet(early))
+    nccl = only_group(tmp_path).nccl
+    assert nccl is not None
+    assert nccl.op_count == 12
+
+
+def test_the_kind_of_a_number_that_two_kinds_have_is_the_one_that_began_last(tmp_path: Path) -> None:
+    spans = [
+        TestSpan(kind, step=step, start_ns=step * 100 * MS + at * MS, duration_ns=5 * MS, comm_id=1, comm_seq=step + 1)
+        for step in range(3)
+        for kind, at in (("params_all_gather", 10), ("grads_reduce_scatter", 50))
+    ]
+    computes = [TestSpan("forward_compute", step=step, start_ns=step * 100 * MS, duration_ns=MS) for step in range(3)]
+    op = TestCommOp(function=3, comm_id=1, comm_seq=1, start_ns=51 * MS, algorithm=5)
+    names = trace_pb2.Names(communicator=[trace_pb2.Communicator(id=1, name="dp", dimension="dp", member_ranks=(0, 1))])
+    steps = [(step, step * 100 * MS, 60 * MS, True, False) for step in range(3)]
+    for rank in (0, 1):
+        packets = [packet(names=names), step_packet(steps), comm_ops_packet([op])]
+        write_rank(
+            tmp_path,
+            sorted(spans + computes, key=lambda span: span.start_ns),
+            packets=packets,
+            rank=rank,
+            world_size=2,
+            layout={"dp_size": 2, "dp_rank": rank},
+        )
+    found = analyze(tmp_path).communication
+    assert found is not None
+    facts = {group.kind: group.nccl for group in found.groups}
+    assert facts["params_all_gather"] is None
+    assert facts["grads_reduce_scatter"] is not None
+    assert facts["grads_reduce_scatter"].algorithm == "nvls"
+
+
+def add_packets(folder: Path, rank: int, *packets: bytes) -> None:
+    path = next(folder.glob(f"rank-{rank:05d}*"))
+    content = path.read_bytes()
+    path.write_bytes(content.removesuffix(end()) + b"".join(packets) + end())

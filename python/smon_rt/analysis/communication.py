@@ -50,6 +50,24 @@ class CommunicationKind(Traffic):
 
 
 @dataclass(frozen=True, slots=True)
+class NcclFacts:
+    """What NCCL itself says of a group's ops, of all members: what most of them have, and medians.
+
+    `op_count` are the members' ops of which it says anything. `transfer_s`: from the first to the last transfer over
+    the network. `slowest_channel` is the one whose kernel stopped last most often, in `slowest_channel_ratio` of those
+    that have times of kernels on several channels.
+    """
+
+    op_count: int
+    algorithm: str | None
+    protocol: str | None
+    channel_count: int | None
+    transfer_s: float | None
+    slowest_channel: int | None
+    slowest_channel_ratio: float | None
+
+
+@dataclass(frozen=True, slots=True)
 class CommunicationGroup(Traffic):
     """One communicator's collectives of one kind, or the messages from one rank to another.
 
@@ -57,6 +75,7 @@ class CommunicationGroup(Traffic):
     those that all members share. `ratio`: how many times as long as other groups of the kind and size transfers take.
     `clock_bound_s`: how far the clocks of members may be apart, None where nothing bounds that; by as much a transfer
     may be off. `last_rank` is the member that comes last most often, to `last_ratio` of the ops.
+    `nccl`: None where NCCL's plug-in told nothing of them.
     """
 
     name: str
@@ -68,6 +87,7 @@ class CommunicationGroup(Traffic):
     clock_bound_s: float | None
     last_rank: int | None
     last_ratio: float | None
+    nccl: NcclFacts | None
 
     @property
     def is_slow(self) -> bool:

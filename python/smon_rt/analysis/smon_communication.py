@@ -13,6 +13,7 @@ import numpy as np
 
 from smon_rt.analysis.communication import Communication, CommunicationGroup, CommunicationKind
 from smon_rt.analysis.smon_groups import Layout
+from smon_rt.analysis.smon_nccl import NcclOps
 from smon_rt.analysis.smon_spans import OpColumns
 from smon_rt.trace.clocks import HostClock, HostKey
 from smon_rt.trace.kinds import HOST_TIME_SOURCES, RECVS, SENDS, kind_name
@@ -81,6 +82,7 @@ class NumberedOps:
     end_ns: Array
     waited: Array
     payload_bytes: Array
+    nccl: Array
 
     @staticmethod
     def of(ops: OpColumns, gpu_ranks: Array) -> NumberedOps:
@@ -119,22 +121,33 @@ class _Ops:
     payload_bytes: Array
     is_late_receive: Array  # a message that had been sent when its receiver came for it
 
+    def rows(self) -> Array:
+        """Those of all members."""
+        before = np.cumsum(self.member_count) - self.member_count
+        return np.arange(self.member_count.sum()) + np.repeat(self.first_row - before, self.member_count)
+
     def take(self, rows: Array) -> _Ops:
         return _Ops(**{name: values[rows] for name, values in vars(self).items()})
 
 
 def measure_communication(
-    ops: NumberedOps, communicators: Communicators, layout: Layout, clocks: RankClocks, step_count: int
+    ops: NumberedOps,
+    communicators: Communicators,
+    nccl: NcclOps,
+    layout: Layout,
+    clocks: RankClocks,
+    step_count: int,
 ) -> Communication | None:
     """What these ops took; None where there are none."""
     code = sequence_codes(ops.comm, ops.comm_seq, ops.kind, ops.step, ops.rank, ops.peer)
     if not (code >= 0).any():
         return None
-    ops, code = ops.take(code >= 0), code[code >= 0]
+    order = np.lexsort((ops.start_ns, code))[np.count_nonzero(code < 0) :]
+    ops, code = ops.take(order), code[order]
     measured = _whole(_measure(ops, code), ops, communicators)
     order = np.argsort(measured.group, kind="stable")
     borders = np.flatnonzero(np.diff(measured.group[order], prepend=-1, append=-1))
-    describe = _Describing(ops, communicators, layout, clocks, max(step_count, 1))
+    describe = _Describing(ops, communicators, nccl, layout, clocks, max(step_count, 1))
     groups = [describe.group(measured.take(order[a:b])) for a, b in itertools.pairwise(borders)]
     if not groups:
         return None
@@ -155,19 +168,16 @@ def measure_communication(
 
 
 def _measure(ops: NumberedOps, code: Array) -> _Ops:
-    """Each op from those of its members."""
-    order = np.lexsort((ops.start_ns, code))
-    sorted_code = code[order]
-    firsts = np.flatnonzero(np.diff(sorted_code, prepend=-1))
-    counts = np.diff(firsts, append=len(order))
-    lasts = order[firsts + counts - 1]
-    first_row = order[firsts]
+    """Each op from those of its members, which follow each other by their starts."""
+    first_row = np.flatnonzero(np.diff(code, prepend=-1))
+    counts = np.diff(first_row, append=len(code))
+    lasts = first_row + counts - 1
     is_recv = np.isin(ops.kind, RECVS)
     sees_end = (ops.waited > 0) & ~np.isin(ops.kind, SENDS)
-    end_ns = np.minimum.reduceat(np.where(sees_end, ops.end_ns, _NEVER)[order], firsts)
+    end_ns = np.minimum.reduceat(np.where(sees_end, ops.end_ns, _NEVER), first_row)
     begin_ns = ops.start_ns[lasts]
     is_message = np.isin(ops.kind[first_row], (*SENDS, *RECVS))
-    wait_ns = np.add.reduceat(np.repeat(begin_ns, counts) - ops.start_ns[order], firsts) / counts
+    wait_ns = np.add.reduceat(np.repeat(begin_ns, counts) - ops.start_ns, first_row) / counts
     # Who sends goes on; only the receiver waits.
     is_late_receive = is_message & is_recv[lasts]
     skew_ns = np.where(is_late_receive, 0, begin_ns - ops.start_ns[first_row])
@@ -180,7 +190,7 @@ def _measure(ops: NumberedOps, code: Array) -> _Ops:
         end_ns=end_ns,
         wait_ns=np.where(is_message, skew_ns, wait_ns),
         last_rank=np.where(is_message, -1, ops.rank[lasts]),
-        payload_bytes=np.maximum.reduceat(ops.payload_bytes[order], firsts),
+        payload_bytes=np.maximum.reduceat(ops.payload_bytes, first_row),
         is_late_receive=is_late_receive,
     )
 
@@ -220,6 +230,7 @@ class _Describing:
 
     ops: NumberedOps
     communicators: Communicators
+    nccl: NcclOps
     layout: Layout
     clocks: RankClocks
     step_count: int
@@ -250,6 +261,7 @@ class _Describing:
             clock_bound_s=self.clocks.apart_s(ranks),
             last_rank=last_rank,
             last_ratio=last_ratio,
+            nccl=self.nccl.facts(self.ops.nccl[measured.rows()]),
             **facts,
         )
 

@@ -36,6 +36,7 @@ from smon_rt.analysis.smon_groups import (
 from smon_rt.analysis.smon_layout import JobLayout
 from smon_rt.analysis.smon_member_times import MemberTimes, member_times
 from smon_rt.analysis.smon_members import MemberSkew, member_skew
+from smon_rt.analysis.smon_nccl import NcclOps
 from smon_rt.analysis.smon_repeats import last_of_each_step
 from smon_rt.analysis.smon_spans import (
     COLLECTIVE,
@@ -105,6 +106,7 @@ class _JobImporter:
         self._layout = JobLayout(layout)
         self._clocks = ClockEvidence()
         self._communicators = Communicators()
+        self._nccl = NcclOps()
         self._steps = StepChoice()
         self._left_out: Counter[str] = Counter()
         self._dropped: Counter[str] = Counter()
@@ -137,7 +139,7 @@ class _JobImporter:
     def _add(self, trace: RankTrace) -> None:
         worker = self._layout.add(trace)
         trace, repeated = last_of_each_step(trace, self._left_out)
-        ops = rank_ops(trace, worker, self._communicators, self._left_out)
+        ops = rank_ops(trace, worker, self._communicators, self._nccl, self._left_out)
         self._clocks.add(trace)
         self._steps.add(trace, ops, repeated)
         self._parts.append((trace.host_key, ops))
@@ -254,7 +256,7 @@ class _JobImporter:
         ops = NumberedOps.concatenate([of_workers, *self._among_members])
         host_of_rank = {int(part.rank[0]): host for host, part in self._parts if len(part)}
         clocks = RankClocks(host_of_rank, alignment.hosts, self._devices.pair_bound_ns)
-        return measure_communication(ops, self._communicators, layout, clocks, len(self._steps.steps))
+        return measure_communication(ops, self._communicators, self._nccl, layout, clocks, len(self._steps.steps))
 
     def _skew(self, ranks: OpColumns, merged: WorkerOps, meetings: MemberTimes) -> MemberSkew:
         """What slow members of workers cost; said where members are missing."""

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from smon_rt.analysis.smon_device import starts_when_free, times_in_order
+from smon_rt.analysis.smon_nccl import NcclOps
 from smon_rt.analysis.smon_threads import of_background
 from smon_rt.trace.device_order import WAIT_EVENT, is_device_work
 from smon_rt.trace.kinds import FLAGS, KIND_NUMBERS, TIME_SOURCE_NAMES
@@ -61,6 +62,7 @@ class OpColumns:
     time_source: Array
     step_start_ns: Array  # of its step, on its rank
     waited: Array  # see _waited
+    nccl: Array  # its place in NcclOps
 
     def __len__(self) -> int:
         return len(self.rank)
@@ -80,7 +82,9 @@ class OpColumns:
         return OpColumns(**{name: np.concatenate([getattr(part, name) for part in parts]) for name in names})
 
 
-def rank_ops(trace: RankTrace, worker: int, communicators: Communicators, left_out: Counter[str]) -> OpColumns:
+def rank_ops(
+    trace: RankTrace, worker: int, communicators: Communicators, nccl: NcclOps, left_out: Counter[str]
+) -> OpColumns:
     """The ops of one rank, in the device's times where it has any; `left_out` counts, by words, spans that are none."""
     spans = trace.spans
     is_evaluation = spans.kind == _EVAL
@@ -98,7 +102,8 @@ def rank_ops(trace: RankTrace, worker: int, communicators: Communicators, left_o
     is_op &= spans.flags & FLAGS["warmup"] == 0
     is_op &= ~of_background(trace, is_op, left_out)
     is_op &= ~_lost_their_times(spans, is_op, left_out)
-    ops = spans.take(_within_steps(spans, is_op))
+    is_op = _within_steps(spans, is_op)
+    ops = spans.take(is_op)
     start_ns, end_ns, waited = times_in_order(ops, _waited(ops))
     step = _next_step_between(trace, ops.kind, ops.step, ops.start_ns)
     comm = communicators.numbers(trace, ops.comm_id)
@@ -120,6 +125,7 @@ def rank_ops(trace: RankTrace, worker: int, communicators: Communicators, left_o
         time_source=ops.time_source,
         step_start_ns=_step_starts(trace, ops, step, (start_ns, end_ns)),
         waited=waited,
+        nccl=nccl.add(trace)[is_op],
     )
 
 

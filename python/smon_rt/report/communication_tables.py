@@ -33,15 +33,21 @@ def group_table(report: Report, count: int = GROUP_COUNT) -> Table:
         )
         for group in groups
     )
+    with_nccl = any(group.nccl is not None for group in groups)
+    if with_nccl:
+        rows = tuple((*row, _nccl(group)) for row, group in zip(rows, groups, strict=True))
     total = 0 if found is None else found.group_count
     title = f"Communication: slowest {len(rows)} of {counted(total, 'group')}" if total > len(rows) else "Communication"
     columns = ("communication", "between", "payload", "transfer", "skew", "last", "bus", "to others")
+    columns += ("nccl",) if with_nccl else ()
     note = (
         "One op: transfer from the last start to the first end, skew from the first start to the last one; hidden: "
         "nobody waited for it.\nbus: through a member's link by the ring formulas of nccl-tests, "
         f"{'at least' if report.fidelity.coverage.device_times else 'by times of the host, at least'}."
     )
-    return Table(title, columns, rows, note, frozenset({"between", "last"}))
+    if with_nccl:
+        note += "\nnccl: its own words; the time is from the first to the last transfer of an op over the network."
+    return Table(title, columns, rows, note, frozenset({"between", "last", "nccl"}))
 
 
 def communication_kind_table(report: Report) -> Table:
@@ -90,3 +96,19 @@ def _last(group: CommunicationGroup) -> str:
     if group.last_rank is None or group.last_ratio is None or group.last_ratio < _OFTEN_LAST:
         return "–"
     return f"rank {group.last_rank} in {percent(group.last_ratio)}"
+
+
+def _nccl(group: CommunicationGroup) -> str:
+    """`ring simple, 16 channels, 4.00 ms, channel 3 last in 92 %`, as far as it is known."""
+    facts = group.nccl
+    if facts is None:
+        return "–"
+    how = " ".join(word for word in (facts.algorithm, facts.protocol) if word)
+    words = [how] if how else []
+    if facts.channel_count is not None:
+        words.append(counted(facts.channel_count, "channel"))
+    if facts.transfer_s is not None:
+        words.append(seconds(facts.transfer_s))
+    if facts.slowest_channel is not None and (facts.slowest_channel_ratio or 0) >= _OFTEN_LAST:
+        words.append(f"channel {facts.slowest_channel} last in {percent(facts.slowest_channel_ratio)}")
+    return ", ".join(words) or "–"
