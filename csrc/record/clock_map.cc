@@ -12,6 +12,8 @@ constexpr std::int64_t kBucketNs = 5'000'000'000;
 constexpr std::int64_t kWindowBuckets = 12;  // a minute
 // How far an event may lag behind its timestamp until it is visible before a bound is wrong.
 constexpr std::int64_t kVisibilityNs = 15'000;
+// And how much further one that is late may.
+constexpr double kLateNs = 85'000;
 // Timestamps and the host's readings of its own clocks are off by half a microsecond. The rest is so that brackets
 // which are right leave room: where there is hardly any, the clocks did not run along a line.
 constexpr std::int64_t kWidenNs = 4'000;
@@ -21,12 +23,20 @@ constexpr double kWanderRatio = 5e-7;
 // Crystals are within 100 ppm, NTP slews by 500 ppm at most.
 constexpr double kMaxDriftRatio = 5e-4;
 constexpr double kWrongRatio = 0.01;
-constexpr std::size_t kFewBrackets = 64;
+// Of few brackets as well: the narrower they are, the less room hides one that is wrong.
+constexpr double kAlwaysMayBeWrong = 2;
+// Of so many, one that stands out is wrong.
+constexpr std::size_t kManyBrackets = 64;
 // A bound that leaves this much less room than the next one stands out.
 constexpr double kStandsOutRatio = 1.5;
 
+// Timestamps, and rates that change within the window, allow no line to be called more exact.
+constexpr std::uint64_t kLeastBoundNs = 15'000;
+
 /// Nanoseconds a minute apart are told apart by slopes that differ by this.
 constexpr double kSlopeResolution = 1e-13;
+// Of a line that passes through two points, slopes at which either is the higher one.
+constexpr double kTouchingSlope = 1e-10;
 
 /// Where a function of slopes that rises and then falls has its top.
 template <typename Function>
@@ -90,17 +100,17 @@ class ClockMap::Region {
     high_slope_ = last_inside(kMaxDriftRatio);
   }
 
-  bool is_empty() const { return gap(slope_) < least_room_; }
+  bool is_empty() const { return room() < least_room_; }
+  /// At its widest place; less than nothing where no line passes.
+  double room() const { return gap(slope_); }
   /// Where most room is left, or least is missing.
   double slope() const { return slope_; }
   /// Of the lines that are left.
   double low_slope() const { return low_slope_; }
   double high_slope() const { return high_slope_; }
 
-  /// Between the outermost lines, from `first_x` to 0.
-  double width(double first_x) const {
-    return std::max(highest_at(first_x) - lowest_at(first_x), highest_at(0) - lowest_at(0));
-  }
+  /// Of the outermost lines, at `first_x` and 0.
+  Extent extent(double first_x) const { return {highest_at(first_x), lowest_at(first_x), highest_at(0), lowest_at(0)}; }
 
   double highest_at(double x) const {
     const auto height = [&](double slope) { return top(slope) + slope * x; };
@@ -204,11 +214,12 @@ ClockMap::Hull ClockMap::upper_hull(double last_x) const {
 }
 
 ClockMap::Bounds ClockMap::bounds_at(double last_x) const {
-  Bounds bounds{upper_hull(last_x), lower_bounds(last_x), 0, std::vector<std::size_t>(buckets_.size(), kLayers - 1)};
-  std::size_t count = 0;
-  for (const Bucket& bucket : buckets_) count += bucket.count;
-  // One wrong bound among few hides behind none: the room for lines is wider than it is wrong.
-  bounds.wrong_left = kWrongRatio * static_cast<double>(count) + (count >= kFewBrackets ? 1 : 0);
+  Bounds bounds;
+  bounds.upper = upper_hull(last_x);
+  bounds.lower = lower_bounds(last_x);
+  bounds.wrong_left_in_bucket.assign(buckets_.size(), kLayers - 1);
+  for (const Bucket& bucket : buckets_) bounds.count += bucket.count;
+  bounds.wrong_left = kWrongRatio * static_cast<double>(bounds.count) + kAlwaysMayBeWrong;
   return bounds;
 }
 
@@ -237,10 +248,28 @@ void ClockMap::Bounds::leave_out(std::size_t bound) {
   ++left_out_count;
 }
 
+/// Where no line passes: of the bounds that are most in the way, the one without which least is.
+std::optional<std::size_t> ClockMap::Bounds::contradicting(const Region& region) const {
+  std::optional<std::size_t> found;
+  double most = -std::numeric_limits<double>::infinity();
+  // Two of them may be in the way at once, on both sides of what bounds the lines from above.
+  for (const double slope : {region.slope() - kTouchingSlope, region.slope(), region.slope() + kTouchingSlope}) {
+    const std::size_t bound = highest(slope);
+    if (!may_be_wrong(bound)) continue;
+    const Hull rest = lower_hull(bound);
+    if (rest.points().empty()) continue;
+    if (const double room = Region(rest, upper, 0).room(); room > most) {
+      most = room;
+      found = bound;
+    }
+  }
+  return found;
+}
+
 /// Of the bounds that the outermost lines touch, the one without which there is most room, if that is much more. Bounds
-/// of looks at random times come close to each other, so one that stands out is wrong.
+/// of looks at random times come close to each other, so of many one that stands out is wrong.
 std::optional<std::size_t> ClockMap::Bounds::standing_out(const Region& region, double first_x) const {
-  const double width = region.width(first_x);
+  const double width = region.extent(first_x).width();
   std::optional<std::size_t> found;
   double most = kStandsOutRatio * width;
   for (const double slope : {region.low_slope(), region.high_slope(), region.slope()}) {
@@ -248,12 +277,54 @@ std::optional<std::size_t> ClockMap::Bounds::standing_out(const Region& region, 
     if (!may_be_wrong(bound)) continue;
     const Hull rest = lower_hull(bound);
     if (rest.points().empty()) continue;
-    if (const double wider = Region(rest, upper, 0).width(first_x); wider > most) {
+    if (const double wider = Region(rest, upper, 0).extent(first_x).width(); wider > most) {
       most = wider;
       found = bound;
     }
   }
   return found;
+}
+
+/// The bounds of looks that some line of the region touches.
+std::vector<std::size_t> ClockMap::Bounds::touching(const Region& region) const {
+  const Hull hull = lower_hull();
+  const std::span<const Point> points = hull.points();
+  const auto slope_after = [&](std::size_t i) {
+    return (points[i + 1].y - points[i].y) / (points[i + 1].x - points[i].x);
+  };
+  std::vector<std::size_t> found;
+  for (std::size_t i = 0; i < points.size(); ++i) {
+    // It is the highest between the slopes to its neighbours.
+    if (i > 0 && slope_after(i - 1) < region.low_slope()) continue;
+    if (i + 1 < points.size() && slope_after(i) > region.high_slope()) continue;
+    const auto is_it = [&](const Bound& bound) { return bound.point.x == points[i].x && bound.point.y == points[i].y; };
+    const auto bound = std::ranges::find_if(lower, is_it);
+    if (bound != lower.end() && !bound->is_certain) found.push_back(static_cast<std::size_t>(bound - lower.begin()));
+  }
+  return found;
+}
+
+/// Where lines pass if any one of the bounds that nothing contradicts is of an event that was visible late.
+ClockMap::Extent ClockMap::Bounds::extent_with_one_late(const Region& region, double first_x) const {
+  Extent extent = region.extent(first_x);
+  for (const std::size_t bound : touching(region)) {
+    Hull hull = lower_hull(bound);
+    std::vector<Point> unused;
+    hull.insert({lower[bound].point.x, lower[bound].point.y - kLateNs}, unused);
+    extent.include(Region(hull, upper, 0).extent(first_x));
+  }
+  return extent;
+}
+
+void ClockMap::Extent::include(const Extent& other) {
+  first_high = std::max(first_high, other.first_high);
+  first_low = std::min(first_low, other.first_low);
+  last_high = std::max(last_high, other.last_high);
+  last_low = std::min(last_low, other.last_low);
+}
+
+double ClockMap::Extent::width() const {
+  return std::max(first_high - first_low, last_high - last_low);
 }
 
 std::optional<ClockLine> ClockMap::line_through_all(double first_x, double last_x, double least_room) const {
@@ -262,32 +333,33 @@ std::optional<ClockLine> ClockMap::line_through_all(double first_x, double last_
     const Hull lower = bounds.lower_hull();
     const Region region(lower, bounds.upper, least_room);
     if (!region.is_empty()) {
-      const std::optional<std::size_t> wrong = bounds.standing_out(region, first_x - last_x);
-      if (!wrong) return middle_of(region, first_x, last_x, bounds.left_out_count);
+      const std::optional<std::size_t> wrong =
+          bounds.count >= kManyBrackets ? bounds.standing_out(region, first_x - last_x) : std::nullopt;
+      if (!wrong) {
+        const Extent extent = bounds.extent_with_one_late(region, first_x - last_x);
+        return middle_of(extent, first_x, last_x, bounds.left_out_count);
+      }
       bounds.leave_out(*wrong);
     } else {
-      const std::size_t wrong = bounds.highest(region.slope());
-      if (!bounds.may_be_wrong(wrong)) return std::nullopt;
-      bounds.leave_out(wrong);
+      const std::optional<std::size_t> wrong = bounds.contradicting(region);
+      if (!wrong) return std::nullopt;
+      bounds.leave_out(*wrong);
     }
   }
   return std::nullopt;
 }
 
-ClockLine ClockMap::middle_of(const Region& region, double first_x, double last_x,
+ClockLine ClockMap::middle_of(const Extent& extent, double first_x, double last_x,
                               std::uint32_t violated_bounds) const {
   // Between the two device times the highest of all lines lies under its chord and the lowest above its own: the middle
   // of the chords is nowhere further from either than at one of the ends.
-  const double first = first_x - last_x;
-  const double first_high = region.highest_at(first), first_low = region.lowest_at(first);
-  const double last_high = region.highest_at(0), last_low = region.lowest_at(0);
-  const double last_middle = (last_high + last_low) / 2;
-  const double slope = first < 0 ? (last_middle - (first_high + first_low) / 2) / -first : region.slope();
+  const double first_middle = (extent.first_high + extent.first_low) / 2;
+  const double last_middle = (extent.last_high + extent.last_low) / 2;
   ClockLine line;
   line.device_origin_ns = device_origin_ns_ + std::llround(last_x);
   line.host_origin_ns = host_origin_ns_ + std::llround(last_x + last_middle);
-  line.drift_ratio = 1 + slope;
-  line.bound_ns = static_cast<std::uint64_t>(std::ceil(std::max(first_high - first_low, last_high - last_low) / 2)) + 1;
+  if (first_x < last_x) line.drift_ratio = 1 + (last_middle - first_middle) / (last_x - first_x);
+  line.bound_ns = std::max(kLeastBoundNs, static_cast<std::uint64_t>(std::ceil(extent.width() / 2)) + 1);
   line.violated_bounds = violated_bounds;
   return line;
 }

@@ -40,10 +40,11 @@ struct ClockLine {
 /// the outermost of them the bound.
 ///
 /// An event becomes visible some time after its timestamp, seldom long after: what was not seen yet may have been there
-/// already, so 1 % of these bounds may be wrong and are left out where they contradict the others. What still does
-/// not fit a line, because a clock was stepped, ends what is remembered: older brackets go until the rest fits.
+/// already, so 1 % of these bounds may be wrong and are left out where they contradict the others; one that nothing
+/// contradicts may be, and the stated bound has room for it. What still does not fit a line, because a clock was
+/// stepped, ends what is remembered: older brackets go until the rest fits.
 ///
-/// Threading: one thread. Cost: some 100 ns a bracket, some 0.3 ms a line, which is one or two a second.
+/// Threading: one thread. Cost: some 100 ns a bracket, some 0.5 ms a line, which is one or two a second.
 /// When full: bounds that say least are forgotten, which makes the stated bound wider, never wrong.
 class ClockMap {
  public:
@@ -86,10 +87,19 @@ class ClockMap {
     bool is_certain;
   };
   class Region;
+  /// Where lines pass at both ends of what a line is asked for.
+  struct Extent {
+    double first_high, first_low;
+    double last_high, last_low;
+
+    void include(const Extent& other);
+    double width() const;
+  };
   /// Those of a window, relative to the end of what a line is asked for.
   struct Bounds {
     Hull upper;
     std::vector<Bound> lower;
+    std::size_t count = 0;  // of brackets
     double wrong_left = 0;  // so many may still be left out, and so many of each bucket
     std::vector<std::size_t> wrong_left_in_bucket;
     std::uint32_t left_out_count = 0;
@@ -98,7 +108,10 @@ class ClockMap {
     std::size_t highest(double slope) const;
     bool may_be_wrong(std::size_t bound) const;
     void leave_out(std::size_t bound);
+    std::optional<std::size_t> contradicting(const Region& region) const;
     std::optional<std::size_t> standing_out(const Region& region, double first_x) const;
+    std::vector<std::size_t> touching(const Region& region) const;
+    Extent extent_with_one_late(const Region& region, double first_x) const;
   };
 
   Bucket* bucket_at(std::int64_t device_ns);
@@ -106,7 +119,7 @@ class ClockMap {
   Hull upper_hull(double last_x) const;
   Bounds bounds_at(double last_x) const;
   std::optional<ClockLine> line_through_all(double first_x, double last_x, double least_room) const;
-  ClockLine middle_of(const Region& region, double first_x, double last_x, std::uint32_t violated_bounds) const;
+  ClockLine middle_of(const Extent& extent, double first_x, double last_x, std::uint32_t violated_bounds) const;
 
   std::deque<Bucket> buckets_;  // by number
   std::int64_t device_origin_ns_ = 0;

@@ -32,7 +32,7 @@ TraceClockMap to_clock_map(const ClockLine& line, std::int64_t first_ns, std::in
 }
 
 DeviceClock::DeviceClock(GpuTimer& timer, GpuContext context)
-    : timer_(timer), context_(context), device_(timer.device_of(context)) {}
+    : timer_(timer), context_(context), device_(timer.device_of(context)), device_uuid_(timer.device_uuid(context)) {}
 
 std::optional<std::int64_t> DeviceClock::note(EventSlot slot, ClockBracket bracket) {
   std::int64_t elapsed_ns = 0;
@@ -78,6 +78,7 @@ std::optional<ClockLine> DeviceClock::line(std::int64_t first_ns, std::int64_t l
 TraceClockMap DeviceClock::packet(const ClockLine& line, std::int64_t first_ns, std::int64_t last_ns) const {
   TraceClockMap map = to_clock_map(line, first_ns, last_ns);
   map.device = device_;
+  map.gpu_uuid = device_uuid_;
   map.device_clock = "event";
   return map;
 }

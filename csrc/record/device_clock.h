@@ -20,6 +20,8 @@ class DeviceClock {
   DeviceClock(GpuTimer& timer, GpuContext context);
 
   GpuContext context() const { return context_; }
+  std::int32_t device() const { return device_; }
+  const std::string& device_uuid() const { return device_uuid_; }
 
   /// Device time of a ready event; when its host times are given they tell the map something. Nothing: the driver could
   /// not compare it with the one that is kept, and the map begins anew.
@@ -43,6 +45,7 @@ class DeviceClock {
   GpuTimer& timer_;
   const GpuContext context_;
   const std::int32_t device_;
+  const std::string device_uuid_;
   ClockMap map_;
   EventSlot kept_ = kNoEvent;
   std::int64_t kept_ns_ = 0;

@@ -16,6 +16,8 @@ constexpr std::size_t kPastEvents = 64;
 // half a burst is missed.
 constexpr std::int64_t kLeastForecastNs = 1'000'000;
 constexpr std::int64_t kForecastErrorNs = 300'000;
+// Half a millisecond of work each.
+constexpr std::int64_t kForecastLineEveryNs = 20'000'000;
 
 bool has_events(const Span& span) {
   return span.time_source == TimeSource::kGpuEvent || span.time_source == TimeSource::kWaitEvent;
@@ -113,6 +115,7 @@ void EventResolver::add_event(EventSlot slot, const Span& span, std::int64_t rec
   Event& event = events_[slot];
   if (++event.references > 1) return;
   event.step = span.step;
+  event.sort = static_cast<std::uint8_t>(static_cast<unsigned>(span.kind) << 1 | (slot == span.device_end ? 1 : 0));
   event.recorded_ns = recorded_ns;
   event.issued_ns = steady_ns(span.start);
   // A span that has others inside is in the ring behind them, and began before them.
@@ -174,19 +177,27 @@ void EventResolver::take_ready(EventSlot slot, Event& event, Stream& stream, std
   }
   stream.past.emplace_back(event.recorded_ns, *device_ns);
   if (stream.past.size() > kPastEvents) stream.past.pop_front();
-  stream.forecast.note(event.step, *device_ns);
+  stream.forecast.note(event.step, event.sort, *device_ns);
   expect_next(stream, clock, ready_ns);
 }
 
-void EventResolver::expect_next(Stream& stream, const DeviceClock& clock, std::int64_t now_ns) {
-  if (stream.waiting.empty() || !clock.last_line()) return;
+void EventResolver::expect_next(Stream& stream, DeviceClock& clock, std::int64_t now_ns) {
+  if (stream.waiting.empty()) return;
   const auto next = events_.find(stream.waiting.front());
-  if (next == events_.end() || !plan_.may_expect(next->second.step)) return;
-  const auto device_ns = stream.forecast.next(next->second.step, kLeastForecastNs, kForecastErrorNs);
-  if (!device_ns) return;
-  const std::int64_t expected_ns = clock.last_line()->to_host_ns(*device_ns);
+  if (next == events_.end()) return;
+  const Event& event = next->second;
+  const auto device_ns = stream.forecast.next(event.step, event.sort, kLeastForecastNs, kForecastErrorNs);
+  if (!device_ns || !plan_.may_expect(event.step, now_ns)) return;
+  // In the first step no span was converted yet, and a line that is wide is soon a better one.
+  if (plan_.is_wide() && now_ns - forecast_line_ns_ >= kForecastLineEveryNs) {
+    forecast_line_ns_ = now_ns;
+    clock.line(*device_ns, *device_ns);
+  }
+  const std::optional<ClockLine>& line = clock.last_line();
+  if (!line || line->bound_ns > static_cast<std::uint64_t>(kForecastErrorNs)) return;
+  const std::int64_t expected_ns = line->to_host_ns(*device_ns);
   if (expected_ns <= now_ns) return;
-  plan_.expect(next->second.step, now_ns, expected_ns);
+  plan_.expect(event.step, now_ns, expected_ns);
   expected_stream_ = &stream;
   expected_ = next->first;
 }

@@ -71,6 +71,7 @@ class EventResolver {
     State state = State::kWaiting;
     std::uint32_t references = 0;  // spans in rings
     std::uint32_t step = 0;
+    std::uint8_t sort = 0;         // for the forecast
     std::int64_t recorded_ns = 0;  // steady, never later than it was recorded
     std::int64_t issued_ns = 0;    // steady, of the span that it ends
     DeviceClock* clock = nullptr;
@@ -120,7 +121,7 @@ class EventResolver {
   void add_event(EventSlot slot, const Span& span, std::int64_t recorded_ns, Stream& stream);
   void ask(Stream& stream);
   void take_ready(EventSlot slot, Event& event, Stream& stream, std::int64_t ready_ns);
-  void expect_next(Stream& stream, const DeviceClock& clock, std::int64_t now_ns);
+  void expect_next(Stream& stream, DeviceClock& clock, std::int64_t now_ns);
   DeviceClock& clock_of(EventSlot slot);
   bool is_settled(EventSlot slot) const;
   void give_back(EventSlot slot);
@@ -129,6 +130,7 @@ class EventResolver {
   bool find_globaltimer_times(const Span& span, DeviceTimes& times);
   std::optional<HostLine> line_of(const DeviceTimes& first, std::int64_t first_ns, std::int64_t last_ns);
   void convert(std::span<Span> spans, std::span<DeviceTimes> times, std::string& out);
+  std::uint64_t worst_bound_ns() const;
   void keep_host_times(Span& span);
   std::int32_t device_of_track(std::uint16_t track_id);
 
@@ -154,6 +156,7 @@ class EventResolver {
   std::int64_t longest_lag_ns_ = 0;
   Stream* expected_stream_ = nullptr;
   EventSlot expected_ = kNoEvent;
+  std::int64_t forecast_line_ns_ = 0;
   std::vector<DeviceTimes> times_;
   std::uint64_t unresolved_spans_ = 0;
 };

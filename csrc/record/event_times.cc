@@ -83,6 +83,9 @@ std::optional<EventResolver::HostLine> EventResolver::line_of(const DeviceTimes&
     host.line = *line;
     host.packet = to_clock_map(host.line, first_ns, last_ns);
     host.packet.device = first.device;
+    for (const auto& clock : clocks_) {
+      if (clock->device() == first.device) host.packet.gpu_uuid = clock->device_uuid();
+    }
     host.packet.device_clock = "globaltimer";
     return host;
   }
@@ -118,6 +121,7 @@ void EventResolver::convert(std::span<Span> spans, std::span<DeviceTimes> times,
     return;
   }
   append_clock_map(out, host->packet);
+  plan_.set_bound(worst_bound_ns());
   for (const DeviceTimes& of_span : times) {
     Span& span = spans[of_span.span];
     span.device_end = host->line.to_host_ns(of_span.end_ns);
@@ -127,6 +131,14 @@ void EventResolver::convert(std::span<Span> spans, std::span<DeviceTimes> times,
     if (span.time_source == TimeSource::kWaitEvent) span.device_start = std::max(start_ns, span.start);
     span.device_start = std::min(span.device_start, span.device_end);
   }
+}
+
+std::uint64_t EventResolver::worst_bound_ns() const {
+  std::uint64_t worst_ns = 0;
+  for (const auto& clock : clocks_) {
+    worst_ns = std::max(worst_ns, clock->last_line() ? clock->last_line()->bound_ns : UINT64_MAX);
+  }
+  return worst_ns;
 }
 
 void EventResolver::keep_host_times(Span& span) {

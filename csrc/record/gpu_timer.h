@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 
 #include "base/result.h"
 
@@ -23,7 +24,7 @@ enum class EventState : std::uint8_t { kReady, kNotReady, kFailed };
 /// Times on a GPU: events recorded in streams, polled and compared later.
 ///
 /// Threading: current_context, current_stream, capture_state, record and retain are called by the threads of the job;
-/// adopt, query and elapsed_ns by the drain thread alone; the rest by any.
+/// adopt, device_uuid, query and elapsed_ns by the drain thread alone; the rest by any.
 /// Cost: nothing here waits for a GPU, creates or retains a context, or throws.
 /// When full: record gives kNoEvent, and the span has host times only.
 ///
@@ -56,6 +57,9 @@ class GpuTimer {
 
   /// The number of an adopted context's device in this process.
   virtual std::int32_t device_of(GpuContext) noexcept { return 0; }
+
+  /// Of an adopted context's device, as nvidia-smi writes it ("GPU-…"); "" where nobody says.
+  virtual std::string device_uuid(GpuContext) { return {}; }
 
   /// Where an event was recorded; 0 for slots that are not in use.
   virtual GpuContext context_of(EventSlot) noexcept { return 0; }

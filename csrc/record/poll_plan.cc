@@ -2,37 +2,44 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <utility>
 
 namespace smon_rt {
 namespace {
 
 constexpr std::int64_t kSecondNs = 1'000'000'000;
+// Of more streams each look leaves some for the next one.
+constexpr std::int64_t kMostStreams = 4;
 
 }  // namespace
 
-void CompletionForecast::note(std::uint32_t step, std::int64_t device_ns) {
+void CompletionForecast::Gap::note(std::int64_t new_gap_ns) {
+  if (gap_ns != INT64_MIN) change_ns = std::abs(new_gap_ns - gap_ns);
+  gap_ns = new_gap_ns;
+}
+
+void CompletionForecast::note(std::uint32_t step, std::uint8_t sort, std::int64_t device_ns) {
   const std::int64_t gap_ns = device_ns - last_ns_;
   const bool is_new_step = !has_last_ || step != step_;
   place_ = is_new_step ? 0 : place_ + 1;
   step_ = step;
   last_ns_ = device_ns;
   has_last_ = true;
+  // The first of a step depends on more than the GPU.
+  if (!is_new_step) of_sort_[sort].note(gap_ns);
   if (place_ >= kMaxEvents) return;
-  if (place_ >= gaps_.size()) {
-    gaps_.push_back({gap_ns});
-    return;
-  }
-  Gap& gap = gaps_[place_];
-  gap.change_ns = std::abs(gap_ns - gap.gap_ns);
-  gap.gap_ns = gap_ns;
+  if (place_ >= gaps_.size()) gaps_.emplace_back();
+  gaps_[place_].note(gap_ns);
 }
 
-std::optional<std::int64_t> CompletionForecast::next(std::uint32_t step, std::int64_t least_ns,
+std::optional<std::int64_t> CompletionForecast::next(std::uint32_t step, std::uint8_t sort, std::int64_t least_ns,
                                                      std::int64_t error_ns) const {
-  if (!has_last_ || step != step_ || place_ + 1 >= gaps_.size()) return std::nullopt;
-  const Gap& gap = gaps_[place_ + 1];
-  if (gap.gap_ns < least_ns || gap.change_ns > error_ns) return std::nullopt;
-  return last_ns_ + gap.gap_ns;
+  if (!has_last_ || step != step_) return std::nullopt;
+  const auto is_known = [&](const Gap& gap) { return gap.change_ns <= error_ns; };
+  const Gap* gap = place_ + 1 < gaps_.size() ? &gaps_[place_ + 1] : nullptr;
+  if (gap == nullptr || gap->change_ns == INT64_MAX) gap = &of_sort_[sort];
+  if (!is_known(*gap) || gap->gap_ns < least_ns) return std::nullopt;
+  return last_ns_ + gap->gap_ns;
 }
 
 bool PollPlan::take_query(std::int64_t now_ns) {
@@ -46,15 +53,37 @@ bool PollPlan::take_query(std::int64_t now_ns) {
   return true;
 }
 
+bool PollPlan::may_expect(std::uint32_t step, std::int64_t ready_ns) const {
+  if (!burst_step_ || *burst_step_ != step) return true;
+  return is_wide() && ready_ns - burst_ready_ns_ >= options_.wide_burst_every_ns;
+}
+
 void PollPlan::expect(std::uint32_t step, std::int64_t now_ns, std::int64_t ready_ns) {
   burst_step_ = step;
+  burst_ready_ns_ = ready_ns;
   burst_left_ = options_.burst_queries;
   const std::int64_t half_ns = options_.burst_ns * options_.burst_queries / 2;
   next_burst_ns_ = std::max(now_ns, ready_ns - half_ns);
 }
 
+void PollPlan::set_bound(std::uint64_t bound_ns) {
+  is_wide_ = bound_ns > options_.wide_bound_ns;
+  if (!is_wide_) wide_left_ = options_.wide_queries;  // for the next clock, or if this one is stepped
+}
+
 void PollPlan::looked(std::int64_t now_ns, bool is_busy) {
-  next_look_ns_ = now_ns + (is_busy ? options_.sampled_ns : options_.idle_ns);
+  const std::uint64_t queries = query_count_ - std::exchange(looked_query_count_, query_count_);
+  if (!is_busy || !is_wide()) {
+    next_look_ns_ = now_ns + (is_busy ? options_.sampled_ns : options_.idle_ns);
+    return;
+  }
+  wide_left_ -= static_cast<std::uint32_t>(std::min<std::uint64_t>(queries, wide_left_));
+  // By the second, so that a look that was late is followed by one that is early, and a look at several streams leaves
+  // as many queries as the second needs.
+  const std::int64_t pause_ns =
+      std::clamp<std::int64_t>(static_cast<std::int64_t>(queries), 1, kMostStreams) * options_.wide_ns;
+  const std::int64_t planned_ns = next_look_ns_ == INT64_MIN ? now_ns : next_look_ns_;
+  next_look_ns_ = std::max(planned_ns + pause_ns, now_ns + options_.wide_ns / 4);
 }
 
 void PollPlan::looked_in_burst(std::int64_t now_ns) {

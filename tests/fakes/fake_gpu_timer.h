@@ -61,6 +61,9 @@ class FakeGpuTimer final : public GpuTimer {
     const auto found = devices_.find(context);
     return found == devices_.end() ? 0 : found->second;
   }
+  std::string device_uuid(GpuContext context) override {
+    return context == 0 ? "" : "GPU-fake-" + std::to_string(device_of(context));
+  }
   GpuContext context_of(EventSlot slot) noexcept override {
     const Event* event = find(slot);
     return event == nullptr ? 0 : event->context;

@@ -14,70 +14,83 @@
 namespace smon_rt {
 namespace {
 
+/// Of one simulated run, or the worst of several.
 struct Outcome {
   std::uint64_t spans = 0;
   std::uint64_t missed = 0;  // the truth is not within the bound
   std::uint64_t unmapped = 0;
   std::uint64_t splits = 0;
-  std::vector<std::uint64_t> first_bounds_ns;  // of the first step, one a run
-  std::uint64_t worst_minute_bound_ns = 0;     // after 60 s
+  double missed_ratio = 0;
+  std::uint64_t first_bound_ns = 0;   // of the first step
+  std::uint64_t minute_bound_ns = 0;  // after 60 s
+  std::uint64_t queries_in_second = 0;
 
-  double missed_ratio() const { return static_cast<double>(missed) / static_cast<double>(spans); }
   double unmapped_ratio() const { return static_cast<double>(unmapped) / static_cast<double>(spans); }
-  /// Nine of ten first steps have one that is not above it.
-  std::uint64_t usual_first_bound_ns() const {
-    std::vector<std::uint64_t> sorted = first_bounds_ns;
-    std::ranges::sort(sorted);
-    return sorted.at(sorted.size() * 9 / 10 - 1);
+  void add(const Outcome& run) {
+    spans += run.spans;
+    missed += run.missed;
+    unmapped += run.unmapped;
+    splits += run.splits;
+    missed_ratio = std::max(missed_ratio, run.missed_ratio);
+    first_bound_ns = std::max(first_bound_ns, run.first_bound_ns);
+    minute_bound_ns = std::max(minute_bound_ns, run.minute_bound_ns);
+    queries_in_second = std::max(queries_in_second, run.queries_in_second);
   }
 };
 
+bool is_missed(const ClockLine& line, const SimulatedSpan& span) {
+  const auto is_off = [&](std::int64_t device_ns, double truth_ns) {
+    const double error_ns = std::abs(static_cast<double>(line.to_host_ns(device_ns)) - truth_ns);
+    return error_ns > static_cast<double>(line.bound_ns);
+  };
+  return is_off(span.device_start_ns, span.start_ns) || is_off(span.device_end_ns, span.end_ns);
+}
+
 /// Steps one after the other, each converted when it is over, as the drain thread does.
-void simulate(const ClockSimulationOptions& options, double seconds, Outcome& outcome) {
+Outcome simulate(const ClockSimulationOptions& options, double seconds) {
+  Outcome run;
   ClockSimulation simulation(options);
   ClockMap map;
   for (bool is_first = true; simulation.elapsed_s() < seconds; is_first = false) {
     const std::vector<SimulatedSpan> spans = simulation.step(map);
     const auto line = map.line(spans.front().device_start_ns, spans.back().device_end_ns);
-    outcome.spans += spans.size();
+    simulation.converted(line);
+    run.spans += spans.size();
     if (!line) {
-      outcome.unmapped += spans.size();
+      run.unmapped += spans.size();
       continue;
     }
-    const auto bound_ns = static_cast<double>(line->bound_ns);
-    if (is_first) outcome.first_bounds_ns.push_back(line->bound_ns);
-    if (simulation.elapsed_s() >= 60) {
-      outcome.worst_minute_bound_ns = std::max(outcome.worst_minute_bound_ns, line->bound_ns);
-    }
-    for (const SimulatedSpan& span : spans) {
-      const auto error_ns = [&](std::int64_t device_ns, double truth_ns) {
-        return std::abs(static_cast<double>(line->to_host_ns(device_ns)) - truth_ns);
-      };
-      const bool is_missed = error_ns(span.device_start_ns, span.start_ns) > bound_ns ||
-                             error_ns(span.device_end_ns, span.end_ns) > bound_ns;
-      outcome.missed += is_missed ? 1 : 0;
-    }
+    if (is_first) run.first_bound_ns = line->bound_ns;
+    if (simulation.elapsed_s() >= 60) run.minute_bound_ns = std::max(run.minute_bound_ns, line->bound_ns);
+    run.missed += static_cast<std::uint64_t>(
+        std::ranges::count_if(spans, [&](const SimulatedSpan& span) { return is_missed(*line, span); }));
   }
-  outcome.splits += map.split_count();
+  run.missed_ratio = static_cast<double>(run.missed) / static_cast<double>(run.spans);
+  run.splits = map.split_count();
+  run.queries_in_second = simulation.most_queries_in_a_second();
+  return run;
 }
 
+/// The worst of what each run came to.
 Outcome simulate_seeds(ClockSimulationOptions options, double seconds, std::uint64_t seed_count) {
-  Outcome outcome;
-  for (std::uint64_t seed = 1; seed <= seed_count; ++seed) {
-    options.seed = seed;
-    simulate(options, seconds, outcome);
-  }
+  Outcome worst;
+  for (options.seed = 1; options.seed <= seed_count; ++options.seed) worst.add(simulate(options, seconds));
   std::printf(
-      "%llu spans, %.5f missed, %llu unmapped, %llu splits, bound %.0f us after a step, %.0f us after a minute\n",
-      static_cast<unsigned long long>(outcome.spans), outcome.missed_ratio(),
-      static_cast<unsigned long long>(outcome.unmapped), static_cast<unsigned long long>(outcome.splits),
-      static_cast<double>(outcome.usual_first_bound_ns()) / 1e3,
-      static_cast<double>(outcome.worst_minute_bound_ns) / 1e3);
-  return outcome;
+      "%llu spans, %llu missed, %.5f in the worst run, %llu unmapped, %llu splits, at worst a bound of %.0f us after a "
+      "step, %.0f us after a minute, %llu queries in a second\n",
+      static_cast<unsigned long long>(worst.spans), static_cast<unsigned long long>(worst.missed), worst.missed_ratio,
+      static_cast<unsigned long long>(worst.unmapped), static_cast<unsigned long long>(worst.splits),
+      static_cast<double>(worst.first_bound_ns) / 1e3, static_cast<double>(worst.minute_bound_ns) / 1e3,
+      static_cast<unsigned long long>(worst.queries_in_second));
+  return worst;
 }
 
-constexpr double kMostMissed = 0.001;
-constexpr std::uint64_t kRuns = 6;  // fifty in docs/gpu.md
+constexpr double kMostMissed = 0.001;  // of each run
+constexpr std::uint64_t kFirstBoundNs = 300'000;
+constexpr std::uint64_t kMinuteBoundNs = 50'000;
+constexpr std::uint64_t kQueriesInSecond = 2'000;
+constexpr std::uint64_t kRuns = 8;  // hundreds in docs/gpu.md
+constexpr std::uint64_t kFirstSteps = 500;
 
 TEST(ClockMap, WithoutBracketsThereIsNoLine) {
   ClockMap map;
@@ -86,51 +99,62 @@ TEST(ClockMap, WithoutBracketsThereIsNoLine) {
 
 TEST(ClockMap, OneBracketPutsTheDeviceInItsMiddle) {
   ClockMap map;
-  map.add({.device_ns = 5000, .recorded_ns = 900'000, .not_ready_ns = 1'000'000, .ready_ns = 1'040'000});
+  map.add({.device_ns = 5000, .recorded_ns = 800'000, .not_ready_ns = 1'000'000, .ready_ns = 1'040'000});
   const auto line = map.line(5000, 5000);
   ASSERT_TRUE(line);
-  // 15 us for what is visible late, 4 us on both sides.
-  EXPECT_NEAR(static_cast<double>(line->to_host_ns(5000)), 1'012'500, 2);
-  EXPECT_NEAR(static_cast<double>(line->bound_ns), 31'500, 2);
-  EXPECT_NEAR(line->offset_ns() + line->drift_ratio * 5000, 1'012'500, 2);
+  // 100 us for what is visible late, 4 us on both sides.
+  EXPECT_NEAR(static_cast<double>(line->to_host_ns(5000)), 970'000, 2);
+  EXPECT_NEAR(static_cast<double>(line->bound_ns), 74'000, 2);
+  EXPECT_NEAR(line->offset_ns() + line->drift_ratio * 5000, 970'000, 2);
 }
 
-TEST(ClockMap, TheTruthLiesWithinTheBoundWhateverTheDrift) {
+TEST(ClockMap, AfterTheFirstStepEveryBoundIsBelowItsLimit) {
   for (const double drift_ppm : {-100.0, 0.0, 100.0}) {
-    const Outcome outcome = simulate_seeds({.drift_ppm = drift_ppm}, 180, kRuns);
-    EXPECT_LE(outcome.missed_ratio(), kMostMissed);
-    EXPECT_EQ(outcome.unmapped, 0u);
-    EXPECT_LE(outcome.usual_first_bound_ns(), 300'000u);
-    EXPECT_LE(outcome.worst_minute_bound_ns, 50'000u);
+    const Outcome worst = simulate_seeds({.drift_ppm = drift_ppm}, 0.5, kFirstSteps);
+    EXPECT_LE(worst.missed_ratio, kMostMissed);
+    EXPECT_EQ(worst.unmapped, 0u);
+    EXPECT_LE(worst.first_bound_ns, kFirstBoundNs);
+    EXPECT_LE(worst.queries_in_second, kQueriesInSecond);
+  }
+}
+
+TEST(ClockMap, InEveryRunTheTruthLiesWithinTheBoundWhateverTheDrift) {
+  for (const double drift_ppm : {-100.0, 0.0, 100.0}) {
+    const Outcome worst = simulate_seeds({.drift_ppm = drift_ppm}, 180, kRuns);
+    EXPECT_LE(worst.missed_ratio, kMostMissed);
+    EXPECT_EQ(worst.unmapped, 0u);
+    EXPECT_LE(worst.first_bound_ns, kFirstBoundNs);
+    EXPECT_LE(worst.minute_bound_ns, kMinuteBoundNs);
+    EXPECT_LE(worst.queries_in_second, kQueriesInSecond);
   }
 }
 
 TEST(ClockMap, LateLooksAndLateEventsOnlyWidenTheBound) {
-  const Outcome outcome = simulate_seeds({.late_poll_ratio = 0.1, .late_visibility_ratio = 0.005}, 180, kRuns);
-  EXPECT_LE(outcome.missed_ratio(), kMostMissed);
-  EXPECT_LE(outcome.worst_minute_bound_ns, 100'000u);
+  const Outcome worst = simulate_seeds({.late_poll_ratio = 0.1, .late_visibility_ratio = 0.005}, 180, kRuns);
+  EXPECT_LE(worst.missed_ratio, kMostMissed);
+  EXPECT_LE(worst.minute_bound_ns, 100'000u);
 }
 
 TEST(ClockMap, ARateThatChangesIsFollowed) {
   for (const double step_ppm : {-2.0, 0.5, 2.0}) {
-    const Outcome outcome = simulate_seeds({.rate_step_ppm = step_ppm, .rate_step_s = 90}, 180, kRuns);
-    EXPECT_LE(outcome.missed_ratio(), kMostMissed) << step_ppm;
-    EXPECT_EQ(outcome.unmapped, 0u);
+    const Outcome worst = simulate_seeds({.rate_step_ppm = step_ppm, .rate_step_s = 90}, 180, kRuns);
+    EXPECT_LE(worst.missed_ratio, kMostMissed) << step_ppm;
+    EXPECT_EQ(worst.unmapped, 0u);
   }
 }
 
 TEST(ClockMap, AClockThatJumpsIsOneSplit) {
   for (const double jump_ns : {-5e6, 5e6}) {
-    const Outcome outcome = simulate_seeds({.jump_ns = jump_ns, .jump_s = 90.3}, 180, kRuns);
-    EXPECT_LE(outcome.missed_ratio(), kMostMissed);
-    EXPECT_LE(outcome.unmapped_ratio(), 0.01) << "the step in which it jumped, and no other";
-    EXPECT_EQ(outcome.splits, kRuns);
+    const Outcome worst = simulate_seeds({.jump_ns = jump_ns, .jump_s = 90.3}, 180, kRuns);
+    EXPECT_LE(worst.missed_ratio, kMostMissed);
+    EXPECT_LE(worst.unmapped_ratio(), 0.01) << "the step in which it jumped, and no other";
+    EXPECT_EQ(worst.splits, kRuns);
   }
 }
 
 TEST(ClockMap, LongStepsHaveAWiderBound) {
-  const Outcome outcome = simulate_seeds({.step_s = 10}, 300, kRuns);
-  EXPECT_LE(outcome.missed_ratio(), kMostMissed);
+  const Outcome worst = simulate_seeds({.step_s = 10}, 300, kRuns);
+  EXPECT_LE(worst.missed_ratio, kMostMissed);
 }
 
 }  // namespace

@@ -50,6 +50,7 @@ TEST_F(DeviceClockTest, EventsGetTimesOfOneClockHoweverFarApart) {
   EXPECT_LE(line->bound_ns, 15'000u);
   const TraceClockMap map = clock().packet(*line, 10'000 * kMsNs, 19'000 * kMsNs);
   EXPECT_EQ(map.device, 4);
+  EXPECT_EQ(map.gpu_uuid, "GPU-fake-4");
   EXPECT_EQ(map.device_clock, "event");
   EXPECT_NEAR(static_cast<double>(map.window_end_ns), 20'005e6, 15e3);
   EXPECT_NEAR(map.offset_ns + map.drift_ratio * 19'000e6, static_cast<double>(map.window_end_ns), 1);

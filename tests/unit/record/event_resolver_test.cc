@@ -309,6 +309,7 @@ TEST_F(EventResolverTest, EachDeviceHasItsOwnMap) {
   ASSERT_EQ(maps.size(), 2u);
   EXPECT_EQ(std::min(maps[0].device, maps[1].device), 0);
   EXPECT_EQ(std::max(maps[0].device, maps[1].device), 5);
+  for (const TraceClockMap& map : maps) EXPECT_EQ(map.gpu_uuid, "GPU-fake-" + std::to_string(map.device));
   EXPECT_EQ(std::ranges::count(spans(), TimeSource::kGpuEvent, &Span::time_source), 3);
 }
 
@@ -316,6 +317,12 @@ TEST_F(EventResolverTest, LooksAreRareWhileNothingIsSampledAndNeverManyASecond) 
   recorder_->step_begin(0);
   compute(20e9);
   pass_time(10 * kMsNs);
+  const std::uint64_t wide_before = resolver_->query_count();
+  pass_time(kSecondNs);
+  const std::uint64_t wide = resolver_->query_count() - wide_before;
+  EXPECT_GT(wide, 1500u) << "nothing is known of the clock yet";
+  EXPECT_LE(wide, 2000u);
+  pass_time(12 * kSecondNs);  // and nothing will be by that
   const std::uint64_t before = resolver_->query_count();
   pass_time(kSecondNs);
   const std::uint64_t sampled = resolver_->query_count() - before;

@@ -10,28 +10,35 @@ namespace {
 constexpr std::int64_t kMsNs = 1'000'000;
 constexpr std::int64_t kErrorNs = 300'000;
 
+constexpr std::uint8_t kBegin = 0, kEnd = 1;
+
+/// Begins and ends in turn.
+std::uint8_t sort_of(int event) {
+  return event % 2 == 0 ? kBegin : kEnd;
+}
+
 TEST(CompletionForecast, NothingIsForetoldBeforeTwoStepsWereAlike) {
   CompletionForecast forecast;
   for (std::uint32_t step = 0; step < 2; ++step) {
     const std::int64_t begin_ns = step * 1000 * kMsNs;
-    for (int event = 0; event < 4; ++event) {
-      EXPECT_FALSE(forecast.next(step, kMsNs, kErrorNs));
-      forecast.note(step, begin_ns + event * 10 * kMsNs);
+    for (std::uint8_t event = 0; event < 4; ++event) {
+      EXPECT_FALSE(forecast.next(step, event, kMsNs, kErrorNs));
+      forecast.note(step, event, begin_ns + event * 10 * kMsNs);
     }
   }
-  forecast.note(2, 2000 * kMsNs);
-  EXPECT_EQ(forecast.next(2, kMsNs, kErrorNs), 2010 * kMsNs);
-  EXPECT_FALSE(forecast.next(3, kMsNs, kErrorNs)) << "the first of a step depends on more than the GPU";
+  forecast.note(2, 0, 2000 * kMsNs);
+  EXPECT_EQ(forecast.next(2, 1, kMsNs, kErrorNs), 2010 * kMsNs);
+  EXPECT_FALSE(forecast.next(3, 1, kMsNs, kErrorNs)) << "the first of a step depends on more than the GPU";
 }
 
 TEST(CompletionForecast, WhatChangesFromStepToStepOrComesTooSoonIsNotForetold) {
   CompletionForecast forecast;
   const auto step_of = [&](std::uint32_t step, std::int64_t second_ns) {
-    forecast.note(step, step * 1000 * kMsNs);
-    const auto second = forecast.next(step, kMsNs, kErrorNs);
-    forecast.note(step, step * 1000 * kMsNs + second_ns);
-    const auto third = forecast.next(step, kMsNs, kErrorNs);
-    forecast.note(step, step * 1000 * kMsNs + second_ns + kMsNs / 2);
+    forecast.note(step, 0, step * 1000 * kMsNs);
+    const auto second = forecast.next(step, 1, kMsNs, kErrorNs);
+    forecast.note(step, 1, step * 1000 * kMsNs + second_ns);
+    const auto third = forecast.next(step, 2, kMsNs, kErrorNs);
+    forecast.note(step, 2, step * 1000 * kMsNs + second_ns + kMsNs / 2);
     EXPECT_FALSE(third) << "half a millisecond after the second";
     return second;
   };
@@ -41,8 +48,73 @@ TEST(CompletionForecast, WhatChangesFromStepToStepOrComesTooSoonIsNotForetold) {
   EXPECT_EQ(step_of(3, 11 * kMsNs), 3011 * kMsNs);
 }
 
-TEST(PollPlan, LooksAreFrequentOnlyWhereThereIsSomethingToSee) {
+TEST(CompletionForecast, InTheFirstStepPassesThatAreAlikeForetellTheNext) {
+  CompletionForecast forecast;
+  std::int64_t now_ns = 0;
+  for (int event = 0; event < 8; ++event) {
+    const std::uint8_t sort = sort_of(event);
+    const std::int64_t gap_ns = sort == kEnd ? 30 * kMsNs : 2 * kMsNs + (event % 4 == 0 ? kMsNs : 0);
+    const auto foretold_ns = forecast.next(0, sort, kMsNs, kErrorNs);
+    now_ns += gap_ns;
+    if (sort == kEnd && event > 3) {
+      EXPECT_EQ(foretold_ns, now_ns) << event;
+    } else {
+      EXPECT_FALSE(foretold_ns) << event << ": two of a sort were not alike yet";
+    }
+    forecast.note(0, sort, now_ns);
+  }
+  // From the second step on its place is what counts, wherever the step before tells.
+  forecast.note(1, kBegin, now_ns += 50 * kMsNs);
+  EXPECT_EQ(forecast.next(1, kEnd, kMsNs, kErrorNs), now_ns + 30 * kMsNs);
+  forecast.note(1, kEnd, now_ns += 40 * kMsNs);
+  forecast.note(2, kBegin, now_ns += 50 * kMsNs);
+  EXPECT_FALSE(forecast.next(2, kEnd, kMsNs, kErrorNs)) << "10 ms more than in the step before";
+}
+
+/// Once its clocks are known well.
+PollPlan settled_plan() {
   PollPlan plan;
+  plan.set_bound(30'000);
+  return plan;
+}
+
+TEST(PollPlan, WhileABoundIsWideQueriesAreSpreadOverTheSecond) {
+  for (const int streams : {1, 2, 3, 4}) {
+    PollPlan plan;
+    const std::int64_t every_ns = streams * 600'000;
+    std::int64_t now_ns = 0;
+    int looks = 0;
+    for (; now_ns < 1000 * kMsNs; now_ns = plan.next_ns(), ++looks) {
+      if (looks % 7 == 3) now_ns += every_ns / 2;  // late, and the next one comes that much sooner
+      for (int query = 0; query < streams; ++query) EXPECT_TRUE(plan.take_query(now_ns)) << streams << " at " << now_ns;
+      plan.looked(now_ns, true);
+    }
+    EXPECT_NEAR(looks, 1000 * kMsNs / every_ns, 2) << streams;
+    EXPECT_TRUE(plan.is_wide());
+    plan.set_bound(250'000);
+    EXPECT_TRUE(plan.is_wide());
+    plan.set_bound(90'000);
+    EXPECT_FALSE(plan.is_wide());
+    plan.looked(now_ns, true);
+    EXPECT_EQ(plan.next_ns(), now_ns + kMsNs);
+  }
+}
+
+TEST(PollPlan, ABoundThatStaysWideIsGivenUpAfterTenSeconds) {
+  PollPlan plan;
+  std::int64_t now_ns = 0;
+  for (; plan.is_wide(); now_ns = plan.next_ns()) {
+    ASSERT_LT(now_ns, 15'000 * kMsNs);
+    EXPECT_TRUE(plan.take_query(now_ns));
+    plan.looked(now_ns, true);
+  }
+  EXPECT_GE(now_ns, 10'000 * kMsNs);
+  plan.looked(now_ns, true);
+  EXPECT_EQ(plan.next_ns(), now_ns + kMsNs);
+}
+
+TEST(PollPlan, LooksAreFrequentOnlyWhereThereIsSomethingToSee) {
+  PollPlan plan = settled_plan();
   EXPECT_TRUE(plan.is_due(0)) << "the first at once";
   plan.looked(0, true);
   EXPECT_FALSE(plan.is_due(kMsNs - 1));
@@ -52,12 +124,12 @@ TEST(PollPlan, LooksAreFrequentOnlyWhereThereIsSomethingToSee) {
 }
 
 TEST(PollPlan, ABurstIsAroundWhatIsExpectedTwentyLooksAndOnceAStep) {
-  PollPlan plan;
+  PollPlan plan = settled_plan();
   plan.looked(0, true);
-  ASSERT_TRUE(plan.may_expect(5));
+  ASSERT_TRUE(plan.may_expect(5, 10 * kMsNs));
   plan.expect(5, 0, 10 * kMsNs);
-  EXPECT_FALSE(plan.may_expect(5));
-  EXPECT_TRUE(plan.may_expect(6));
+  EXPECT_FALSE(plan.may_expect(5, 900 * kMsNs));
+  EXPECT_TRUE(plan.may_expect(6, 900 * kMsNs));
   plan.looked(9 * kMsNs, true);
   EXPECT_EQ(plan.next_ns(), 9'500'000);
   std::int64_t now_ns = plan.next_ns();
@@ -71,6 +143,15 @@ TEST(PollPlan, ABurstIsAroundWhatIsExpectedTwentyLooksAndOnceAStep) {
   plan.expect(6, now_ns, now_ns);
   plan.end_burst();
   EXPECT_FALSE(plan.is_burst_due(INT64_MAX));
+}
+
+TEST(PollPlan, WhileABoundIsWideAStepHasSeveralBursts) {
+  PollPlan plan;
+  plan.expect(5, 0, 10 * kMsNs);
+  EXPECT_FALSE(plan.may_expect(5, 69 * kMsNs));
+  EXPECT_TRUE(plan.may_expect(5, 70 * kMsNs));
+  plan.set_bound(90'000);
+  EXPECT_FALSE(plan.may_expect(5, 70 * kMsNs));
 }
 
 TEST(PollPlan, TwoThousandQueriesASecondAreAllThereAre) {
