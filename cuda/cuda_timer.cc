@@ -3,6 +3,7 @@
 #include <time.h>
 
 #include <cmath>
+#include <cstdio>
 #include <cstdlib>
 #include <string>
 #include <utility>
@@ -78,6 +79,18 @@ EventPool::Name name_of(EventSlot slot) {
   // A slot of more bits than are used is none of ours; it gets the generation that none has.
   if (slot < 0 || slot >> 56 != 0) return {};
   return {static_cast<std::uint32_t>(slot & 0xffff), static_cast<std::uint32_t>(slot >> 24)};
+}
+
+/// As nvidia-smi writes it.
+std::string uuid_text(const Uuid& uuid) {
+  std::string text = "GPU";
+  for (int i = 0; i < 16; ++i) {
+    char digits[3];
+    std::snprintf(digits, sizeof(digits), "%02x", uuid.bytes[i]);
+    if (i == 0 || i == 4 || i == 6 || i == 8 || i == 10) text += '-';
+    text += digits;
+  }
+  return text;
 }
 
 std::string code(Status status) {
@@ -164,7 +177,10 @@ Result<std::unique_ptr<EventPool>> CudaTimer::make_pool(Handle context) {
   if (const Status status = driver_.cuCtxGetDevice(&device); status != Status::kSuccess) {
     return Error{"its context has no device: " + code(status)};
   }
-  auto pool = std::make_unique<EventPool>(context, device, options_.events_per_context);
+  Uuid uuid{};
+  const bool has_uuid = driver_.cuDeviceGetUuid(&uuid, device) == Status::kSuccess;
+  auto pool = std::make_unique<EventPool>(context, device, options_.events_per_context,
+                                          has_uuid ? uuid_text(uuid) : std::string());
   for (std::uint32_t i = 0; i < pool->size(); ++i) {
     const Status status = driver_.cuEventCreate(&pool->handle(i), kEventDefault);
     if (status == Status::kSuccess) continue;
@@ -194,6 +210,11 @@ Result<void> CudaTimer::adopt(GpuContext context) {
 std::int32_t CudaTimer::device_of(GpuContext context) noexcept {
   const std::size_t index = index_of(context);
   return index == kMaxContexts ? -1 : pools_[index].load(std::memory_order_acquire)->device();
+}
+
+std::string CudaTimer::device_uuid(GpuContext context) {
+  const std::size_t index = index_of(context);
+  return index == kMaxContexts ? std::string() : pools_[index].load(std::memory_order_acquire)->device_uuid();
 }
 
 GpuContext CudaTimer::context_of(EventSlot slot) noexcept {

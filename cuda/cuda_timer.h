@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <string>
 
 #include "base/result.h"
 #include "cuda/driver_symbols.h"
@@ -40,6 +41,7 @@ class CudaTimer final : public GpuTimer {
   bool retain(EventSlot slot) noexcept override;
   Result<void> adopt(GpuContext context) override;
   std::int32_t device_of(GpuContext context) noexcept override;
+  std::string device_uuid(GpuContext context) override;
   GpuContext context_of(EventSlot slot) noexcept override;
   EventState query(EventSlot slot) noexcept override;
   Result<std::int64_t> elapsed_ns(EventSlot from, EventSlot to) override;

@@ -35,10 +35,16 @@ inline constexpr unsigned int kEventDefault = 0;
 /// A stream of 0 is then the default stream that all threads share.
 inline constexpr std::uint64_t kProcAddressLegacyStream = 1;
 
+/// Of a device; from CUDA 11.4 on of the part of it that this process has.
+struct Uuid {
+  unsigned char bytes[16];
+};
+
 using GetProcAddress11030 = Status (*)(const char* symbol, void** function, int version, std::uint64_t flags);
 using GetProcAddress12000 = Status (*)(const char* symbol, void** function, int version, std::uint64_t flags,
                                        int* symbol_status);
 using DriverGetVersion = Status (*)(int* version);
+using DeviceGetUuid = Status (*)(Uuid* uuid, Device device);
 using CtxGetCurrent = Status (*)(Handle* context);
 using CtxGetDevice = Status (*)(Device* device);
 using CtxPushCurrent = Status (*)(Handle context);

@@ -1,6 +1,7 @@
 #include "cuda/event_pool.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace smon_rt::cuda {
 namespace {
@@ -17,9 +18,10 @@ constexpr std::uint64_t join(std::uint32_t high, std::uint32_t low) {
 
 }  // namespace
 
-EventPool::EventPool(Handle context, Device device, std::size_t event_count)
+EventPool::EventPool(Handle context, Device device, std::size_t event_count, std::string device_uuid)
     : context_(context),
       device_(device),
+      device_uuid_(std::move(device_uuid)),
       size_(std::min(event_count, kMaxEvents)),
       events_(std::make_unique<Event[]>(size_)) {
   for (std::size_t i = size_; i-- > 0;) put_back(static_cast<std::uint32_t>(i));

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <string>
 
 #include "cuda/driver_types.h"
 
@@ -24,10 +25,11 @@ class EventPool {
     std::uint32_t generation = 0;
   };
 
-  EventPool(Handle context, Device device, std::size_t event_count);
+  EventPool(Handle context, Device device, std::size_t event_count, std::string device_uuid = {});
 
   Handle context() const { return context_; }
   Device device() const { return device_; }
+  const std::string& device_uuid() const { return device_uuid_; }
   std::size_t size() const { return size_; }
   Handle& handle(std::uint32_t index) { return events_[index].handle; }
 
@@ -52,6 +54,7 @@ class EventPool {
 
   Handle context_;
   Device device_;
+  std::string device_uuid_;
   std::size_t size_;
   std::unique_ptr<Event[]> events_;
   // A stack: changes << 32 | index + 1 of its top. The count of changes tells a top that went and came back apart.

@@ -34,6 +34,7 @@ constexpr bool is_same_number(Ours ours, Theirs theirs) {
 static_assert(sizeof(Status) == sizeof(CUresult) && sizeof(Device) == sizeof(CUdevice));
 static_assert(sizeof(Handle) == sizeof(CUcontext) && sizeof(Handle) == sizeof(CUstream));
 static_assert(sizeof(Handle) == sizeof(CUevent));
+static_assert(sizeof(Uuid) == sizeof(CUuuid) && sizeof(Uuid::bytes) == sizeof(CUuuid::bytes));
 
 static_assert(is_same_number(Status::kSuccess, CUDA_SUCCESS));
 static_assert(is_same_number(Status::kNotInitialized, CUDA_ERROR_NOT_INITIALIZED));
@@ -69,6 +70,8 @@ static_assert(IsSameCall<EventDestroy, PFN_cuEventDestroy_v4000>{});
 static_assert(IsSameCall<EventRecord, PFN_cuEventRecord_v2000>{});
 static_assert(IsSameCall<EventQuery, PFN_cuEventQuery_v2000>{});
 static_assert(IsSameCall<EventElapsedTime, PFN_cuEventElapsedTime_v2000>{});
+static_assert(IsSameCall<DeviceGetUuid, PFN_cuDeviceGetUuid_v9020>{});
+static_assert(IsSameCall<DeviceGetUuid, PFN_cuDeviceGetUuid_v11040>{});
 #if CUDA_VERSION >= 12080
 static_assert(IsSameCall<EventElapsedTime, PFN_cuEventElapsedTime_v12080>{});
 #endif

@@ -191,13 +191,19 @@ void Drain::settle() {
   header.settled_bytes.store(bytes, std::memory_order_release);
 }
 
+/// What was told, or which GPU was found to be the process's where nobody had told.
 void Drain::write_new_identity() {
+  static const std::string kNone;
+  const std::string& gpu_uuid = recorder_.gpu_spans() != nullptr ? recorder_.gpu_spans()->device_uuid() : kNone;
+  const bool lacks_gpu = !gpu_uuid.empty() && sink_.file().is_on() && sink_.identity().gpu_uuid.empty();
   TraceIdentity identity;
   {
     const std::lock_guard lock(mutex_);  // not while writing: whoever asks for the status would wait for the file
-    if (!std::exchange(has_new_identity_, false)) return;
-    identity = identity_;
+    const bool is_new = std::exchange(has_new_identity_, false);
+    if (!is_new && !lacks_gpu) return;
+    identity = is_new ? identity_ : sink_.identity();
   }
+  if (identity.gpu_uuid.empty()) identity.gpu_uuid = gpu_uuid;
   sink_.set_identity(identity);
 }
 

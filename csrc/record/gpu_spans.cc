@@ -66,6 +66,7 @@ void GpuSpans::serve() {
     if (stream.state.load(std::memory_order_acquire) != State::kAsked) break;  // being written: next time
     const Result<void> adopted = timer_.adopt(stream.context);
     if (adopted) {
+      if (device_uuid_.empty()) device_uuid_ = timer_.device_uuid(stream.context);
       stream.track_id =
           interner_.track(stream.thread_id, stream.thread_name, timer_.device_of(stream.context), stream.stream);
     } else if (!has_said_refused_) {

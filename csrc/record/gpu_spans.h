@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <string>
 
 #include "format/in_flight.h"
 #include "format/span.h"
@@ -81,6 +82,8 @@ class GpuSpans {
 
   /// Makes what was asked for since the last time.
   void serve();
+  /// Of the first device, for the drain thread; "" until there is one.
+  const std::string& device_uuid() const noexcept { return device_uuid_; }
 
   /// Spans on a GPU with an end without event: their stream was not known yet, no event was free, or they ended in
   /// another context.
@@ -123,6 +126,7 @@ class GpuSpans {
   std::atomic<std::uint64_t> host_only_spans_{0};
   std::uint32_t served_count_ = 0;  // the drain thread's
   std::uint32_t passes_ = 0;
+  std::string device_uuid_;
   bool has_said_refused_ = false;
 };
 

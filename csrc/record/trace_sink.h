@@ -26,6 +26,7 @@ class TraceSink {
 
   /// Written now, and at the head of the files to come.
   void set_identity(const TraceIdentity& identity);
+  const TraceIdentity& identity() const { return identity_; }
 
   /// Appends what was interned since the last call. Call it between reading a ring's write_index and encoding the
   /// spans before it: a span's names were interned before the span was pushed.

@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <set>
+#include <string>
 
 namespace smon_rt::contract {
 namespace {
@@ -45,6 +46,15 @@ void events_come_only_after_the_context_is_adopted(GpuTimerFixture& fixture, Fin
   findings.expect(slot != kNoEvent, "no event in an adopted context");
   timer.release(slot);
   findings.expect(timer.query(slot) == EventState::kFailed, "a released slot is not failed");
+}
+
+void a_device_has_one_uuid_if_it_has_any(GpuTimerFixture& fixture, Findings& findings) {
+  const GpuContext context = fixture.enter_context();
+  findings.expect(fixture.timer().device_uuid(0).empty(), "no context has a device with a UUID");
+  if (!adopt(fixture, findings)) return;
+  const std::string uuid = fixture.timer().device_uuid(context);
+  findings.expect(uuid.empty() || uuid.starts_with("GPU-"), "a UUID that is none of a GPU: " + uuid);
+  findings.expect(fixture.timer().device_uuid(context) == uuid, "a device has another UUID the second time");
 }
 
 void elapsed_time_has_a_sign_and_needs_ready_events(GpuTimerFixture& fixture, Findings& findings) {
@@ -124,6 +134,7 @@ constexpr GpuTimerCheck kChecks[] = {
     {"SlotsThatAreNotInUseFailAndAreIgnored", false, slots_that_are_not_in_use_fail_and_are_ignored},
     {"NoContextIsNotAdopted", false, no_context_is_not_adopted},
     {"EventsComeOnlyAfterTheContextIsAdopted", true, events_come_only_after_the_context_is_adopted},
+    {"ADeviceHasOneUuidIfItHasAny", true, a_device_has_one_uuid_if_it_has_any},
     {"ElapsedTimeHasASignAndNeedsReadyEvents", true, elapsed_time_has_a_sign_and_needs_ready_events},
     {"AnEventStaysUntilItsLastOwnerReleasesIt", true, an_event_stays_until_its_last_owner_releases_it},
     {"NothingIsRecordedIntoACapture", true, nothing_is_recorded_into_a_capture},

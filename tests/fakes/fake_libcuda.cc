@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cmath>
 #include <cstdlib>
 #include <cstring>
 #include <map>
@@ -18,6 +19,7 @@
 #include <vector>
 
 #include "cuda/driver_types.h"
+#include "fakes/fake_gpu_queue.h"
 
 namespace {
 
@@ -32,6 +34,9 @@ struct Event {
   Context* context = nullptr;
   bool is_recorded = false;
   std::int64_t time_ns = 0;
+  // Of a process on its own.
+  smon_rt::FakeGpuQueue* queue = nullptr;
+  smon_rt::FakeGpuQueue::Moment moment;
 };
 
 struct Driver {
@@ -43,6 +48,7 @@ struct Driver {
   std::map<std::string, int> failures;
   std::map<std::string, int> calls;
   std::set<void*> capturing;
+  std::map<void*, smon_rt::FakeGpuQueue> queues;
   bool is_capture_broken = false;
   std::int64_t now_ns = 0;
   std::int64_t finished_ns = -1;
@@ -60,8 +66,8 @@ struct Thread {
   StreamCaptureMode mode = StreamCaptureMode::kGlobal;
 };
 
-// A process that nobody steers: its threads have a context, device time is the host's, and nothing takes any. Whoever
-// calls the driver after its own exit handler has run is found out.
+// A process that nobody steers: its threads have a context, device time is the host's, or runs beside it, and nothing
+// takes any but what the process launches. Whoever calls the driver after its own exit handler has run is found out.
 bool is_on_its_own() {
   static const bool is_set = std::getenv("FAKE_CUDA_CONTEXT") != nullptr;
   return is_set;
@@ -78,11 +84,23 @@ Context* first_context() {
   return made;
 }
 
-std::int64_t device_now_ns() {
-  if (!is_on_its_own()) return driver().now_ns;
+std::int64_t host_now_ns() {
   timespec now{};
   ::clock_gettime(CLOCK_MONOTONIC, &now);
   return now.tv_sec * 1'000'000'000 + now.tv_nsec;
+}
+
+double number_from_environment(const char* name) {
+  const char* text = std::getenv(name);
+  return text != nullptr ? std::strtod(text, nullptr) : 0;
+}
+
+/// Of a process on its own.
+std::int64_t device_ns_at(std::int64_t host_ns) {
+  static const std::int64_t first_ns = host_now_ns();
+  static const double rate = 1 + number_from_environment("FAKE_CUDA_DRIFT_PPM") * 1e-6;
+  static const auto offset_ns = static_cast<std::int64_t>(number_from_environment("FAKE_CUDA_OFFSET_NS"));
+  return first_ns + offset_ns + std::llround(rate * static_cast<double>(host_ns - first_ns));
 }
 
 Thread& thread() {
@@ -116,6 +134,24 @@ Event* as_event(Handle handle) {
   const auto& events = driver().events;
   const auto found = std::ranges::find(events, handle, [](const auto& event) -> Handle { return event.get(); });
   return found == events.end() ? nullptr : found->get();
+}
+
+/// The device's number, and which form of the function says so.
+Status device_uuid(Uuid* uuid, Device device, unsigned char form) {
+  *uuid = {};
+  uuid->bytes[0] = form;
+  uuid->bytes[15] = static_cast<unsigned char>(device);
+  return Status::kSuccess;
+}
+
+Status device_get_uuid_9020(Uuid* uuid, Device device) {
+  FAKE_CALL("cuDeviceGetUuid");
+  return device_uuid(uuid, device, 0x92);
+}
+
+Status device_get_uuid_11040(Uuid* uuid, Device device) {
+  FAKE_CALL("cuDeviceGetUuid");
+  return device_uuid(uuid, device, 0xb4);
 }
 
 Status driver_get_version(int* version) {
@@ -171,7 +207,8 @@ Status event_create(Handle* event, unsigned int) {
   FAKE_CALL("cuEventCreate");
   const std::lock_guard lock(driver().mutex);
   if (current() == nullptr || current()->is_lost) return Status::kInvalidContext;
-  driver().events.push_back(std::make_unique<Event>(Event{current()}));
+  driver().events.push_back(std::make_unique<Event>());
+  driver().events.back()->context = current();
   *event = driver().events.back().get();
   return Status::kSuccess;
 }
@@ -179,29 +216,44 @@ Status event_create(Handle* event, unsigned int) {
 Status event_destroy(Handle event) {
   FAKE_CALL("cuEventDestroy");
   const std::lock_guard lock(driver().mutex);
+  if (Event* made = as_event(event); made != nullptr && made->queue != nullptr) made->queue->forget(&made->moment);
   return std::erase_if(driver().events, [&](const auto& made) { return made.get() == event; }) == 1
              ? Status::kSuccess
              : Status::kInvalidHandle;
 }
 
-Status event_record(Handle handle, Handle) {
+Status event_record(Handle handle, Handle stream) {
   FAKE_CALL("cuEventRecord");
   const std::lock_guard lock(driver().mutex);
   Event* event = as_event(handle);
   if (event == nullptr || event->context != current() || event->context->is_lost) return Status::kInvalidHandle;
   event->is_recorded = true;
-  event->time_ns = device_now_ns();
+  event->time_ns = driver().now_ns;
+  if (!is_on_its_own()) return Status::kSuccess;
+  const std::int64_t now_ns = host_now_ns();
+  if (event->queue != nullptr) event->queue->forget(&event->moment);
+  event->queue = &driver().queues[stream];
+  event->queue->record(now_ns, &event->moment);
+  event->queue->advance(now_ns);
   return Status::kSuccess;
+}
+
+bool has_happened(Event& event) {
+  if (event.queue == nullptr) return event.time_ns <= driver().finished_ns;
+  const std::int64_t now_ns = host_now_ns();
+  event.queue->advance(now_ns);
+  if (!event.moment.is_known || event.moment.host_ns > now_ns) return false;
+  event.time_ns = device_ns_at(event.moment.host_ns);
+  return true;
 }
 
 Status event_query(Handle handle) {
   FAKE_CALL("cuEventQuery");
   const std::lock_guard lock(driver().mutex);
   if (const Status status = check_capture(); status != Status::kSuccess) return status;
-  const Event* event = as_event(handle);
+  Event* event = as_event(handle);
   if (event == nullptr || event->context->is_lost) return Status::kInvalidHandle;
-  const bool is_ready = !event->is_recorded || is_on_its_own() || event->time_ns <= driver().finished_ns;
-  return is_ready ? Status::kSuccess : Status::kNotReady;
+  return !event->is_recorded || has_happened(*event) ? Status::kSuccess : Status::kNotReady;
 }
 
 Status elapsed(float* milliseconds, Handle start, Handle end) {
@@ -249,6 +301,8 @@ Status find(const char* name, void** function, int version) {
       symbol("cuEventQuery", 2000, &event_query),
       symbol("cuEventElapsedTime", 2000, &event_elapsed_time_2000),
       symbol("cuEventElapsedTime", 12080, &event_elapsed_time_12080),
+      symbol("cuDeviceGetUuid", 9020, &device_get_uuid_9020),
+      symbol("cuDeviceGetUuid", 11040, &device_get_uuid_11040),
   };
   *function = nullptr;
   if (version > driver().version || driver().missing == name) return Status::kNotFound;
@@ -278,6 +332,7 @@ void fake_cuda_reset() {
   fake.failures.clear();
   fake.calls.clear();
   fake.capturing.clear();
+  fake.queues.clear();
   fake.is_capture_broken = false;
   fake.now_ns = 0;
   fake.finished_ns = -1;
@@ -327,6 +382,36 @@ void fake_cuda_set_time(std::int64_t time_ns) {
 void fake_cuda_finish(std::int64_t time_ns) {
   const std::lock_guard lock(driver().mutex);
   driver().finished_ns = time_ns;
+}
+
+void fake_cuda_launch(void* stream, std::int64_t duration_ns) {
+  const std::lock_guard lock(driver().mutex);
+  driver().queues[stream].launch(host_now_ns(), duration_ns);
+}
+
+void fake_cuda_signal(void* stream, std::int64_t* slot, std::int64_t delay_ns) {
+  const std::lock_guard lock(driver().mutex);
+  driver().queues[stream].signal(host_now_ns(), slot, delay_ns);
+  driver().queues[stream].advance(host_now_ns());
+}
+
+void fake_cuda_wait(void* stream, std::int64_t* slot) {
+  const std::lock_guard lock(driver().mutex);
+  driver().queues[stream].wait(host_now_ns(), slot);
+}
+
+void fake_cuda_synchronize(void* stream, const std::int64_t* slot) {
+  const timespec nap{0, 200'000};
+  for (bool is_done = false; !is_done;) {
+    {
+      const std::lock_guard lock(driver().mutex);
+      smon_rt::FakeGpuQueue& queue = driver().queues[stream];
+      const std::int64_t now_ns = host_now_ns();
+      queue.advance(now_ns);
+      is_done = slot == nullptr ? queue.is_done(now_ns) : *slot != 0 && *slot <= now_ns;
+    }
+    if (!is_done) ::nanosleep(&nap, nullptr);
+  }
 }
 
 void fake_cuda_capture(void* stream, int is_capturing) {

@@ -4,8 +4,9 @@
 
 // How a test steers fake_libcuda.so, beside the driver's own functions that it has. Tests look these up by name; a
 // child process, which nobody can reach into, is steered by FAKE_CUDA_CONTEXT=1: its threads have a context from the
-// start, device time is the host's monotonic clock, every event is ready at once, and a call that comes after the
-// driver's exit handler aborts the process.
+// start, device time is the host's monotonic clock, every event is ready at once unless the process launches something
+// (fake_cuda_launch), and a call that comes after the driver's exit handler aborts the process. FAKE_CUDA_OFFSET_NS and
+// FAKE_CUDA_DRIFT_PPM set the device's clock apart from the host's.
 
 extern "C" {
 
@@ -31,6 +32,14 @@ int fake_cuda_calls(const char* symbol);
 /// Events are recorded at this device time, and ready once as much is finished.
 void fake_cuda_set_time(std::int64_t time_ns);
 void fake_cuda_finish(std::int64_t time_ns);
+
+/// For a process with a context from the start. Streams do one thing after the other: take so long; say, in a slot that
+/// processes share (0 before), when `delay_ns` after here is; wait for that time. The last returns once the time of a
+/// slot that this stream fills has come, without a slot once all is done.
+void fake_cuda_launch(void* stream, std::int64_t duration_ns);
+void fake_cuda_signal(void* stream, std::int64_t* slot, std::int64_t delay_ns);
+void fake_cuda_wait(void* stream, std::int64_t* slot);
+void fake_cuda_synchronize(void* stream, const std::int64_t* slot);
 
 /// A capture, in the mode in which other threads must be relaxed to ask for events; 1 in the second answers whether
 /// somebody broke it.

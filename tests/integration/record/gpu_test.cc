@@ -50,6 +50,8 @@ TEST_F(RecordGpuTest, ComputesHaveTimesOfTheGpuAndOtherSpansDoNot) {
   const RecordedTrace trace = read_traces(directory_);
   EXPECT_TRUE(trace.damage.empty());
   EXPECT_GT(count_on_gpu(trace), 0u);
+  ASSERT_FALSE(trace.identities.empty());
+  EXPECT_EQ(trace.identities.back().gpu_uuid, "GPU-b4000000-0000-0000-0000-000000000000") << "nobody told it";
   for (const auto& [key, span] : trace.spans) {
     if (span.kind == Kind::kStep) {
       EXPECT_EQ(span.time_source, TimeSource::kHost);

@@ -40,6 +40,18 @@ TEST_F(CudaTimerTest, AnEventSaysItsContextAndAContextItsDevice) {
   EXPECT_EQ(timer().device_of(context + 8), -1);
 }
 
+TEST_F(CudaTimerTest, ADeviceHasItsUuidAsNvidiaSmiWritesIt) {
+  const GpuContext context = adopt();
+  EXPECT_EQ(timer().device_uuid(context), "GPU-b4000000-0000-0000-0000-000000000003");
+  EXPECT_EQ(timer().device_uuid(context + 8), "");
+  fake_cuda_fail("cuDeviceGetUuid", static_cast<int>(cuda::Status::kInvalidHandle));
+  FakeCudaFixture other;
+  fake_cuda_fail("cuDeviceGetUuid", static_cast<int>(cuda::Status::kInvalidHandle));
+  const GpuContext unnamed = other.enter_context();
+  EXPECT_TRUE(other.timer().adopt(unnamed)) << "events need no name of their device";
+  EXPECT_EQ(other.timer().device_uuid(unnamed), "");
+}
+
 TEST_F(CudaTimerTest, ASharedEventStaysUntilBothHaveReleasedIt) {
   adopt();
   const EventSlot slot = timer().record(stream_);

@@ -41,6 +41,18 @@ TEST_F(DriverSymbolsTest, OfTwoFormsTheNewestThatTheDriverHasIsTaken) {
   }
 }
 
+TEST_F(DriverSymbolsTest, OfAPartOfAGpuTheUuidIsThePartsWhereTheDriverKnowsIt) {
+  for (const int version : {13000, 11040, 11030}) {
+    fake_cuda_reset();
+    fake_cuda_set_version(version);
+    const auto symbols = load_driver(FAKE_LIBCUDA);
+    ASSERT_TRUE(symbols) << version << ": " << symbols.error().message;
+    Uuid uuid{};
+    EXPECT_EQ(symbols->cuDeviceGetUuid(&uuid, 5), Status::kSuccess);
+    EXPECT_EQ(uuid.bytes[0], version >= 11040 ? 0xb4 : 0x92) << version;
+  }
+}
+
 TEST_F(DriverSymbolsTest, AMissingLibraryIsNamed) {
   EXPECT_NE(error_of("libno_driver.so.1").find("libno_driver.so.1"), std::string::npos);
 }
