@@ -124,7 +124,7 @@ class _Ops:
     def rows(self) -> Array:
         """Those of all members."""
         before = np.cumsum(self.member_count) - self.member_count
-        return np.arange(self.member_count.sum()) + np.repeat(self.first_row - before, self.member_count)
+        return np.asarray(np.arange(self.member_count.sum()) + np.repeat(self.first_row - before, self.member_count))
 
     def take(self, rows: Array) -> _Ops:
         return _Ops(**{name: values[rows] for name, values in vars(self).items()})

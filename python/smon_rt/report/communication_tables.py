@@ -20,7 +20,7 @@ def group_table(report: Report, count: int = GROUP_COUNT) -> Table:
     """The slowest links and groups against the others of their kind; no rows where none was recorded."""
     found = report.communication
     groups = () if found is None else found.groups[:count]
-    rows = tuple(
+    rows: tuple[tuple[str, ...], ...] = tuple(
         (
             group.kind,
             _members(group),
@@ -38,8 +38,7 @@ def group_table(report: Report, count: int = GROUP_COUNT) -> Table:
         rows = tuple((*row, _nccl(group)) for row, group in zip(rows, groups, strict=True))
     total = 0 if found is None else found.group_count
     title = f"Communication: slowest {len(rows)} of {counted(total, 'group')}" if total > len(rows) else "Communication"
-    columns = ("communication", "between", "payload", "transfer", "skew", "last", "bus", "to others")
-    columns += ("nccl",) if with_nccl else ()
+    columns: tuple[str, ...] = ("communication", "between", "payload", "transfer", "skew", "last", "bus", "to others")
     note = (
         "One op: transfer from the last start to the first end, skew from the first start to the last one; hidden: "
         "nobody waited for it.\nbus: through a member's link by the ring formulas of nccl-tests, "
@@ -47,6 +46,7 @@ def group_table(report: Report, count: int = GROUP_COUNT) -> Table:
     )
     if with_nccl:
         note += "\nnccl: its own words; the time is from the first to the last transfer of an op over the network."
+        columns = (*columns, "nccl")
     return Table(title, columns, rows, note, frozenset({"between", "last", "nccl"}))
 
 

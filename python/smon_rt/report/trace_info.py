@@ -10,6 +10,7 @@ from smon_rt.analysis.input_file import shown
 from smon_rt.analysis.missing_words import ranges_words
 from smon_rt.analysis.units import counted, percent, seconds
 from smon_rt.kinds import COLLECTIVE_KINDS, MESSAGE_KINDS
+from smon_rt.report.nccl_info import nccl_words
 from smon_rt.report.tables import Table
 from smon_rt.trace.summary import JobSummary, RankSummary
 
@@ -34,6 +35,7 @@ def info_text(job: JobSummary) -> str:
         ("steps", _step_words(job.ranks)),
         ("spans", _span_words(job)),
         ("losses", _loss_words(job)),
+        *(("nccl", words) for words in nccl_words(job.nccl)),
         *(("hooks", words) for words in _hook_words(job)),
         ("clocks", _clock_words(job)),
         ("cost", _cost_words(job.ranks)),
@@ -153,6 +155,13 @@ def _cost_words(ranks: Sequence[RankSummary]) -> str:
     shares = [rank.recorder_cpu_ratio for rank in ranks if rank.recorder_cpu_ratio is not None]
     if shares:
         words.append(f"own threads use {percent(max(shares), 2)} of a core at most")
+    asking = [rank for rank in ranks if rank.event_query_count]
+    if asking:
+        late = max(asking, key=lambda rank: rank.longest_event_lag_s)
+        words.append(
+            f"events of GPUs asked for {sum(rank.event_query_count for rank in asking):,} times, known at most"
+            f" {seconds(late.longest_event_lag_s)} after they were recorded (rank {late.rank})"
+        )
     overheads = [rank for rank in ranks if rank.overhead is not None]
     if overheads:
         worst = max(overheads, key=lambda rank: rank.overhead.low if rank.overhead else 0.0)

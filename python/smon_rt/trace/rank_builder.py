@@ -229,8 +229,10 @@ class RankBuilder:
     def _add_cost(self, message: trace_pb2.RecorderCost) -> None:
         """Costs are since the packet before: they add up. Of the mean step times, the last ones count."""
         cost = self._trace.cost
-        for name in ("drain_cpu_ns", "reporter_cpu_ns", "watchdog_cpu_ns", "span_count", "file_bytes"):
+        times = ("drain_cpu_ns", "reporter_cpu_ns", "watchdog_cpu_ns")
+        for name in (*times, "span_count", "file_bytes", "event_queries"):
             setattr(cost, name, min(getattr(cost, name) + getattr(message, name), _TIME_MODULUS - 1))
+        cost.longest_event_lag_ns = max(cost.longest_event_lag_ns, message.longest_event_lag_ns)
         for name in ("sampled_step_mean_ns", "unsampled_step_mean_ns"):
             if getattr(message, name):
                 setattr(cost, name, getattr(message, name))

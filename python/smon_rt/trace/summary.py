@@ -17,6 +17,7 @@ from smon_rt.analysis.input_file import shown
 from smon_rt.trace.arena import OpenSpan
 from smon_rt.trace.job_trace import JobReader, JobTrace
 from smon_rt.trace.kinds import CLOCK_SOURCE_NAMES, PHASE_NAMES, kind_name, name_of
+from smon_rt.trace.nccl_summary import NcclSummary, NcclTotals
 from smon_rt.trace.overhead import Overhead, overhead_of
 from smon_rt.trace.packets import Damage
 from smon_rt.trace.rank_trace import OPEN_SPANS_RING, RankTrace
@@ -95,6 +96,8 @@ class RankSummary:
     repeated_span_count: int
     merged_span_count: int
     recorder_cpu_ratio: float | None
+    event_query_count: int  # how often events of a GPU were asked for
+    longest_event_lag_s: float  # from recording one until it was known to be ready, at most
     overhead: Overhead | None
     sample_ratio: float
     memory_step: int | None  # where the process was, as its memory says
@@ -117,6 +120,7 @@ class JobSummary:
     ranks: list[RankSummary]
     kinds: list[KindSummary]
     losses: Losses
+    nccl: NcclSummary | None
     hooks: list[HookSummary]
     versions: dict[str, list[str]]
     environment: dict[str, list[str]]
@@ -143,6 +147,7 @@ class _Totals:
         self.losses: Counter[str] = Counter()
         self.missing_spans = 0
         self.sink_errors: list[str] = []
+        self.nccl = NcclTotals()
         self.hooks: Counter[tuple[str, bool, str]] = Counter()
         self.versions: dict[str, set[str]] = {}
         self.environment: dict[str, set[str]] = {}
@@ -165,6 +170,7 @@ class _Totals:
         self.missing_spans += trace.missing_span_count
         if trace.losses.sink_error:
             self.sink_errors.append(f"rank {trace.rank}: {trace.losses.sink_error}")
+        self.nccl.add(trace)
         self.hooks.update(hooks_of(trace))
         for store, messages in (
             (self.versions, trace.identity.versions),
@@ -205,6 +211,7 @@ def summarize(reader: JobReader) -> JobSummary:
             for kind, count in sorted(totals.spans.items())
         ],
         losses=Losses(dict(totals.dropped), dict(totals.losses), totals.missing_spans, totals.sink_errors),
+        nccl=totals.nccl.summary(),
         hooks=[HookSummary(*key, count) for key, count in sorted(totals.hooks.items())],
         versions={name: sorted(texts) for name, texts in sorted(totals.versions.items())},
         environment={name: sorted(texts) for name, texts in sorted(totals.environment.items())},
@@ -336,6 +343,8 @@ def _summarize_rank(trace: RankTrace) -> RankSummary:
         repeated_span_count=trace.repeated_span_count,
         merged_span_count=trace.arena.merged_span_count if trace.arena is not None else 0,
         recorder_cpu_ratio=cpu_ns / recorded_ns if recorded_ns > 0 and cpu_ns else None,
+        event_query_count=trace.cost.event_queries,
+        longest_event_lag_s=trace.cost.longest_event_lag_ns / 1e9,
         overhead=overhead_of(steps),
         sample_ratio=identity.sampling.sample_ratio,
         memory_step=memory_step,
