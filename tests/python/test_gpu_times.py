@@ -12,6 +12,7 @@ import pytest
 from smon_rt._proto import trace_pb2
 from smon_rt.analysis import analyze
 from smon_rt.analysis.smon_importer import read_smon
+from smon_rt.analysis.units import counted
 from smon_rt.synth import JobSpec, Pauses, SynthError, make_job
 from smon_rt.trace import read_file
 from smon_rt.trace.clocks import align_traces
@@ -174,16 +175,19 @@ def test_a_launch_of_a_gpus_collective_is_no_transfer(tmp_path: Path) -> None:
     assert (report.fidelity.early_starts.count, report.launch_slowdown) == (0, 1.0)
 
 
-def test_computes_whose_times_of_the_gpu_were_lost_are_left_out_and_said(tmp_path: Path) -> None:
+@pytest.mark.parametrize("lost_count", [1, 7])
+def test_computes_whose_times_of_the_gpu_were_lost_are_left_out_and_said(tmp_path: Path, lost_count: int) -> None:
+    """Of a job that was killed early most are lost: what is in memory has the times of launches."""
     spans = [compute(n, 10 * n, 10, microbatch=n) for n in range(10)]
-    spans[4] = dataclasses.replace(spans[4], time_source=0)
+    for n in range(10 - lost_count, 10):
+        spans[n] = dataclasses.replace(spans[n], time_source=0)
     losses = packet(losses=trace_pb2.Losses(host_only_spans=3))
     write_rank(tmp_path, spans, packets=[clock_map(30_000), losses])
     report = analyze(tmp_path)
-    assert report.fidelity.coverage.device_times == pytest.approx(0.9)
-    words = ("1 span of GPU computes without the GPU's times", "the GPU's times of 3 spans")
+    assert report.fidelity.coverage.device_times == pytest.approx(1 - lost_count / 10)
+    words = (f"{counted(lost_count, 'span')} of GPU computes without the GPU's times", "the GPU's times of 3 spans")
     assert report.fidelity.left_out == words
-    assert report.verdict.text.endswith("GPU times of 90 % of the computes within 30.0 µs")
+    assert report.verdict.text.endswith(f"GPU times of {100 - 10 * lost_count} % of the computes within 30.0 µs")
     assert report.worker_median_s["forward_compute"]["0,0"] == pytest.approx(0.010)
 
 

@@ -130,10 +130,12 @@ def rank_ops(
 
 
 def _lost_their_times(spans: SpanColumns, is_op: Array, left_out: Counter[str]) -> Array:
-    """Computes that have times of the host alone where most of their rank's have those of the device."""
-    is_compute = is_op & np.isin(spans.kind, COMPUTES)
-    lacks = is_compute & ~spans.has_device_times
-    lost = lacks & (2 * np.count_nonzero(lacks) < np.count_nonzero(is_compute))
+    """Computes that have times of the host alone where others of their rank have those of the device.
+
+    Their host's times are of launches: a rank computes on a device or does not. Of a killed process those are the last.
+    """
+    is_compute = np.isin(spans.kind, COMPUTES)
+    lost = is_op & is_compute & ~spans.has_device_times & bool((is_compute & spans.has_device_times).any())
     left_out[WITHOUT_TIMES] += int(np.count_nonzero(lost))
     return np.asarray(lost)
 
