@@ -127,7 +127,7 @@ def test_a_bracket_holds_what_it_brackets() -> None:
 
 
 def test_both_ranks_must_end_well_and_be_told_the_same() -> None:
-    rows = [(1, 14, number) for number in range(COLLECTIVES)]
+    rank = nccl_pair.Recorded([(1, 14, number) for number in range(COLLECTIVES)], COLLECTIVES + 1, COLLECTIVES, 7, 7)
     answer = {
         "is_right": True,
         "nccl_communicators": 1,
@@ -136,7 +136,7 @@ def test_both_ranks_must_end_well_and_be_told_the_same() -> None:
         "nccl_foreign_handles": 0,
         "nccl_stale_handles": 0,
     }
-    good: tuple[Any, ...] = ([0, 0], [answer, answer], [rows, rows])
+    good: tuple[Any, ...] = ([0, 0], [answer, answer], [rank, rank])
     assert nccl_pair.finding_of(*good).is_met
     for words, bad in {
         "exit codes 0, -6": ([0, -6], good[1], good[2]),
@@ -145,7 +145,9 @@ def test_both_ranks_must_end_well_and_be_told_the_same() -> None:
         "operations told of": ([0, 0], [answer, answer | {"nccl_ops": 3, "nccl_joined_ops": 3}], good[2]),
         "belong to no span": ([0, 0], [answer, answer | {"nccl_joined_ops": 40}], good[2]),
         "1 handles": ([0, 0], [answer, answer | {"nccl_stale_handles": 1}], good[2]),
-        "not record the same": ([0, 0], good[1], [rows, rows[1:]]),
+        "not record the same": ([0, 0], good[1], [rank, replace(rank, collectives=rank.collectives[1:])]),
+        "47 operations in a trace of 48": ([0, 0], good[1], [rank, replace(rank, ops=COLLECTIVES - 1)]),
+        "moved nothing over the sockets": ([0, 0], good[1], [replace(rank, received_steps=0), rank]),
         "wrong results, or none": ([1, 1], [{}, {}], []),
     }.items():
         found = nccl_pair.finding_of(*bad)
@@ -353,9 +355,10 @@ def test_the_ranks_and_the_training_step_do_what_they_should_on_cpus(torch_job: 
         """,
         ranks=2,
     )
-    first, second = nccl_pair.sequences(torch_job.folder)
+    first, second = nccl_pair.recorded(torch_job.folder)
     assert first == second
-    assert len(first) == COLLECTIVES
+    assert len(first.collectives) == COLLECTIVES
+    assert (first.ops, first.sent_steps) == (0, 0)  # gloo's
 
 
 def test_the_kernel_that_reads_the_timer_compiles(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
