@@ -339,6 +339,21 @@ def test_a_job_without_nccl_has_no_line_of_it(tmp_path: Path, capsys: pytest.Cap
     assert json.loads(out)["nccl"] is None
 
 
+def test_the_gpus_of_a_job_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def of(*uuids: str) -> list[bytes]:
+        return [packet(clock_map=trace_pb2.ClockMap(gpu_uuid=uuid, drift_ratio=1.0)) for uuid in uuids]
+
+    write_rank(tmp_path, packets=of("GPU-1", "GPU-2", "GPU-1"), rank=0, world_size=3, gpu_uuid="GPU-1")
+    write_rank(tmp_path, packets=of("GPU-3"), rank=1, world_size=3)
+    write_rank(tmp_path, rank=2, world_size=3)
+    _, out, _ = info(capsys, str(tmp_path))
+    assert "3 GPUs of 2 ranks: rank 0 GPU-1 and GPU-2, rank 1 GPU-3\n" in out
+    _, out, _ = info(capsys, str(tmp_path), "--json", "-")
+    ranks = json.loads(out)["ranks"]
+    assert [rank["gpu_uuid"] for rank in ranks] == ["GPU-1", "GPU-3", ""]
+    assert [rank["gpu_uuids"] for rank in ranks] == [["GPU-1", "GPU-2"], ["GPU-3"], []]
+
+
 def test_how_far_the_gpu_was_behind_its_host_is_said_with_the_costs(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -10,6 +10,7 @@ from smon_rt.analysis.input_file import shown
 from smon_rt.analysis.missing_words import ranges_words
 from smon_rt.analysis.units import counted, percent, seconds
 from smon_rt.kinds import COLLECTIVE_KINDS, MESSAGE_KINDS
+from smon_rt.report.gpu_info import gpu_words
 from smon_rt.report.nccl_info import nccl_words
 from smon_rt.report.tables import Table
 from smon_rt.trace.summary import JobSummary, RankSummary
@@ -37,6 +38,7 @@ def info_text(job: JobSummary) -> str:
         ("losses", _loss_words(job)),
         *(("nccl", words) for words in nccl_words(job.nccl)),
         *(("hooks", words) for words in _hook_words(job)),
+        *(("gpus", words) for words in gpu_words(job.ranks)),
         ("clocks", _clock_words(job)),
         ("cost", _cost_words(job.ranks)),
         ("memory", _counted_words(rank.memory or "unknown" for rank in job.ranks)),

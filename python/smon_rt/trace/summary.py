@@ -14,7 +14,9 @@ import numpy as np
 
 from smon_rt._proto import trace_pb2
 from smon_rt.analysis.input_file import shown
+from smon_rt.analysis.units import counted
 from smon_rt.trace.arena import OpenSpan
+from smon_rt.trace.gpu_facts import gpu_uuids, lost_with_its_process
 from smon_rt.trace.job_trace import JobReader, JobTrace
 from smon_rt.trace.kinds import CLOCK_SOURCE_NAMES, PHASE_NAMES, kind_name, name_of
 from smon_rt.trace.nccl_summary import NcclSummary, NcclTotals
@@ -77,6 +79,7 @@ class RankSummary:
     host: str
     pid: int
     gpu_uuid: str
+    gpu_uuids: list[str]  # of all that the process used, `gpu_uuid` first
     state: str
     end_reason: str
     files: list[str]
@@ -252,6 +255,8 @@ def incomplete_reasons(trace: RankTrace) -> list[str]:
     }
     if trace.leftover is not None and trace.arena is None:
         words["killed"] += f"; its last spans were put into its file by {_merged_by(trace.leftover)}"
+    if state == "killed" and (count := lost_with_its_process(trace)):
+        words["killed"] += f"; the GPU's times of its last {counted(count, 'span')} died with it: they have the host's"
     if trace.lacks_next_file:
         words["open"] = (
             f"the file after {shown(Path(trace.files[-1]).name)} is missing: it is elsewhere, or could not be made"
@@ -309,7 +314,7 @@ def _layout(trace: RankTrace) -> dict[str, Any]:
 
 
 def _summarize_rank(trace: RankTrace) -> RankSummary:
-    identity, steps = trace.identity, trace.steps
+    identity, steps, gpus = trace.identity, trace.steps, gpu_uuids(trace)
     # From the first to the last sign of life: the recorder's threads also run between steps.
     moments = np.concatenate([steps.start_ns, steps.start_ns + steps.duration_ns, trace.clocks.monotonic_ns])
     recorded_ns = int(moments.max() - moments.min()) if len(moments) else 0
@@ -323,7 +328,8 @@ def _summarize_rank(trace: RankTrace) -> RankSummary:
         cp_rank=identity.layout.cp_rank,
         host=identity.host,
         pid=identity.pid,
-        gpu_uuid=identity.gpu_uuid,
+        gpu_uuid=next(iter(gpus), ""),
+        gpu_uuids=gpus,
         state=state_of(trace),
         end_reason=trace.end_reason or "",
         files=trace.files,
