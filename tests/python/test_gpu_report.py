@@ -9,12 +9,15 @@ from pathlib import Path
 import jsonschema
 import pytest
 
+from smon_rt._proto import trace_pb2
 from smon_rt.analysis import Report, analyze
 from smon_rt.report.html import html_page
 from smon_rt.report.json_output import json_schema
 from smon_rt.report.terminal import print_report
 from smon_rt.synth import JobSpec, Plant, SlowGroup, SlowLaunch, SlowLink, make_job
 from smon_rt.synth.durations import LINK_BYTES_PER_S
+from smon_rt.trace import read_file
+from tests.python.smon_files import packet
 
 SPEC = JobSpec(dp=4, pp=2, microbatches=6, steps=8, noise=0.02, comm_noise=0.02, gpu_times=True, hosts=2, seed=5)
 
@@ -90,3 +93,33 @@ def test_a_slow_group_is_told_apart_from_one_that_waits(tmp_path: Path) -> None:
     waits = groups["grads_reduce_scatter", 0]
     assert waits.ranks == (0, 1, 2, 3)
     assert (waits.last_rank, waits.last_ratio) == (2, 1.0)
+
+
+def test_a_link_is_as_exact_as_its_own_ranks_were_then(tmp_path: Path) -> None:
+    """One GPU's clock is hardly known, and all clocks less in the first steps: neither is every link's matter."""
+    job = make_job(dataclasses.replace(SPEC, plants=(SlowLink(0, 12, dp_rank=3),), hosts=1))
+    paths = [path for path in job.write(tmp_path / "job") if path.suffix == ".smon"]
+    for path in paths:
+        trace = read_file(path)
+        (found,) = trace.clock_maps
+        first_ns = found.window_start_ns + (found.window_end_ns - found.window_start_ns) // 6
+        wide = trace_pb2.ClockMap.FromString(found.SerializeToString())
+        wide.window_end_ns, wide.bound_ns = first_ns, 900_000
+        if trace.rank == 1:
+            wide.bound_ns = 5_000_000
+            wide.window_end_ns = found.window_end_ns
+        with path.open("ab") as file:
+            file.write(packet(clock_map=wide))
+    report = analyze(tmp_path / "job")
+    assert report.fidelity.device_bound_s == pytest.approx(5e-3)
+    assert report.fidelity.clock_bound_s == pytest.approx(5.9e-3)
+    assert report.communication is not None
+    slowest = report.communication.slowest
+    assert slowest is not None
+    assert set(slowest.ranks) == {3, 7}
+    # Twice 20 µs in all steps but the first, whose ops may be any of the others.
+    assert 40e-6 <= (slowest.clock_bound_s or 0) <= 150e-6
+    of_first = [group for group in report.communication.groups if 1 in group.ranks and len(group.ranks) == 2]
+    assert of_first
+    for group in of_first:
+        assert group.clock_bound_s == pytest.approx(5.02e-3, rel=0.01)

@@ -16,7 +16,7 @@ from smon_rt.analysis.units import counted
 from smon_rt.synth import JobSpec, Pauses, SynthError, make_job
 from smon_rt.trace import read_file
 from smon_rt.trace.clocks import align_traces
-from smon_rt.trace.device_order import bounds_at
+from smon_rt.trace.device_bounds import bounds_at, bounds_of
 from smon_rt.trace.job_trace import JobReader
 from smon_rt.trace.kinds import FLAGS, KIND_NAMES, TIME_SOURCE_NAMES
 from smon_rt.trace.partners import COMMUNICATION
@@ -294,3 +294,27 @@ def test_data_that_the_gpu_waits_for_is_a_cause_with_gpu_times_too(tmp_path: Pat
     report = analyze(tmp_path / "job")
     assert (report.verdict.cause, report.verdict.where.rank) == ("data_loading", 1)
     assert report.verdict.gain_s_per_step == pytest.approx(job.truth["plants"][0]["gain_s_per_step"], rel=0.05)
+
+
+def test_a_span_is_as_exact_as_the_map_of_its_own_clock_and_device(tmp_path: Path) -> None:
+    maps = [
+        trace_pb2.ClockMap(window_end_ns=10**9, bound_ns=bound_ns, device_clock=clock, device=device, drift_ratio=1.0)
+        for bound_ns, clock, device in ((20, "event", 0), (70, "event", 1), (900, "globaltimer", 0))
+    ]
+    tracks = [trace_pb2.Track(id=2 + device, device=device) for device in (0, 1)]
+    timer = TIME_SOURCE_NAMES.index("nccl_globaltimer")
+    spans = [
+        compute(0, 1, 5, track_id=2),
+        compute(10, 11, 5, track_id=3),
+        dataclasses.replace(compute(20, 21, 5, "collective", track_id=2), time_source=timer),
+    ]
+    names = packet(names=trace_pb2.Names(track=tracks))
+    path = write_rank(tmp_path, spans, packets=[names, *(packet(clock_map=each) for each in maps)])
+    trace = read_file(path)
+    found = bounds_of(trace, trace.spans, trace.spans.device_start_ns)
+    assert found is not None
+    assert found.tolist() == [20, 70, 900]
+    trace.clock_maps.pop()
+    found = bounds_of(trace, trace.spans, trace.spans.device_start_ns)
+    assert found is not None
+    assert found.tolist() == [20, 70, -1], "times of the timer are none of events"

@@ -57,15 +57,14 @@ class RankClocks:
 
     host_of_rank: dict[int, HostKey]
     hosts: dict[HostKey, HostClock]
-    device_pair_ns: int | None = 0
 
-    def apart_s(self, ranks: Sequence[int]) -> float | None:
-        """Of some ranks the two worst; None where nothing bounds them."""
+    def apart_s(self, ranks: Sequence[int], devices_ns: float | None) -> float | None:
+        """Of some ranks the two worst hosts, and what their devices add; None where nothing bounds them."""
         clocks = {host: self.hosts[host] for rank in ranks if (host := self.host_of_rank.get(rank)) in self.hosts}
-        if self.device_pair_ns is None or len({clock.group for clock in clocks.values()}) > 1:
+        if devices_ns is None or len({clock.group for clock in clocks.values()}) > 1:
             return None
         bounds_ns = sorted((clock.bound_ns for clock in clocks.values()), reverse=True) if len(clocks) > 1 else []
-        return (sum(bounds_ns[:2]) + self.device_pair_ns) / _NS_PER_S
+        return (sum(bounds_ns[:2]) + devices_ns) / _NS_PER_S
 
 
 @dataclass(frozen=True)
@@ -83,6 +82,7 @@ class NumberedOps:
     waited: Array
     payload_bytes: Array
     nccl: Array
+    device_bound_ns: Array
 
     @staticmethod
     def of(ops: OpColumns, gpu_ranks: Array) -> NumberedOps:
@@ -120,11 +120,16 @@ class _Ops:
     last_rank: Array
     payload_bytes: Array
     is_late_receive: Array  # a message that had been sent when its receiver came for it
+    device_bound_ns: Array  # how far the times of any two members' devices may be apart; -1 where nobody says
 
     def rows(self) -> Array:
         """Those of all members."""
         before = np.cumsum(self.member_count) - self.member_count
         return np.asarray(np.arange(self.member_count.sum()) + np.repeat(self.first_row - before, self.member_count))
+
+    def is_timed(self) -> Array:
+        """Of which ops a member waited for the transfer, and saw its end."""
+        return np.asarray((self.end_ns < _NEVER) & (self.end_ns > self.begin_ns) & ~self.is_late_receive)
 
     def take(self, rows: Array) -> _Ops:
         return _Ops(**{name: values[rows] for name, values in vars(self).items()})
@@ -192,7 +197,16 @@ def _measure(ops: NumberedOps, code: Array) -> _Ops:
         last_rank=np.where(is_message, -1, ops.rank[lasts]),
         payload_bytes=np.maximum.reduceat(ops.payload_bytes, first_row),
         is_late_receive=is_late_receive,
+        device_bound_ns=_two_worst(ops.device_bound_ns, code, first_row),
     )
+
+
+def _two_worst(bounds_ns: Array, code: Array, first_row: Array) -> Array:
+    """Of each op the sum of its members' two largest bounds; -1 where one is not known."""
+    in_order = bounds_ns[np.lexsort((bounds_ns, code))]
+    lasts = np.append(first_row[1:], len(code)) - 1
+    worst = in_order[lasts] + np.where(lasts > first_row, in_order[np.maximum(lasts - 1, 0)], 0)
+    return np.where(in_order[first_row] < 0, -1, worst)
 
 
 def _groups(ops: NumberedOps, row: Array, is_message: Array) -> Array:
@@ -258,7 +272,7 @@ class _Describing:
             stage=stage,
             peer_stage=peer_stage,
             ratio=None,
-            clock_bound_s=self.clocks.apart_s(ranks),
+            clock_bound_s=self.clocks.apart_s(ranks, _devices_apart(measured)),
             last_rank=last_rank,
             last_ratio=last_ratio,
             nccl=self.nccl.facts(self.ops.nccl[measured.rows()]),
@@ -280,7 +294,7 @@ class _Describing:
 def _traffic(measured: _Ops, kind: str, step_count: int) -> dict[str, Any]:
     """The numbers of one group."""
     transfer_ns = measured.end_ns - measured.begin_ns
-    timed = (measured.end_ns < _NEVER) & (transfer_ns > 0) & ~measured.is_late_receive
+    timed = measured.is_timed()
     took_ns = transfer_ns[timed]
     total_ns, moved = float(took_ns.sum()), float(measured.payload_bytes[timed].sum())
     size, bus = bus_factors(kind, int(np.median(measured.member_count)))
@@ -298,6 +312,19 @@ def _traffic(measured: _Ops, kind: str, step_count: int) -> dict[str, Any]:
         "algorithm_bytes_per_s": None if speed is None else speed * size,
         "bus_bytes_per_s": None if speed is None or bus is None else speed * bus,
     }
+
+
+def _devices_apart(measured: _Ops) -> float | None:
+    """By how much the median transfer of a group may be off, where each op may be by the bound of its own times."""
+    timed = measured.is_timed()
+    bounds_ns = measured.device_bound_ns[timed] if timed.any() else measured.device_bound_ns
+    if (bounds_ns < 0).any():
+        return None
+    if not timed.any():
+        return float(bounds_ns.max())
+    took_ns = (measured.end_ns - measured.begin_ns)[timed]
+    longest, usual, shortest = (np.median(took_ns + sign * bounds_ns) for sign in (1, 0, -1))
+    return float(max(longest - usual, usual - shortest))
 
 
 def _most_frequent(ranks: Array) -> tuple[int, float]:

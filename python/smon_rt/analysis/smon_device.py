@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from smon_rt.trace.device_order import WAIT_EVENT, DeviceOrder, bounds_at, is_device_work, is_on_device
+from smon_rt.trace.device_bounds import bounds_of
+from smon_rt.trace.device_order import WAIT_EVENT, DeviceOrder, is_device_work, is_on_device
 from smon_rt.trace.kinds import FLAGS, HOST_TIME_SOURCES, RECVS
 from smon_rt.trace.partners import COMMUNICATION
 from smon_rt.trace.rank_trace import RankTrace
@@ -35,8 +36,10 @@ class DeviceClocks:
         self.lost_count += trace.losses.host_only_spans
         rows = spans.has_device_times & (spans.flags & FLAGS["warmup"] == 0)
         if rows.any():
-            bounds_ns = bounds_at(trace.clock_maps, spans.device_start_ns[rows])
-            self.bounds_ns.append(None if bounds_ns is None else int(bounds_ns.max()))
+            timed = spans.take(rows)
+            bounds_ns = bounds_of(trace, timed, timed.device_start_ns)
+            is_known = bounds_ns is not None and int(bounds_ns.min()) >= 0
+            self.bounds_ns.append(int(bounds_ns.max()) if bounds_ns is not None and is_known else None)
 
     @property
     def bound_ns(self) -> int | None:
@@ -83,6 +86,19 @@ def times_in_order(spans: SpanColumns, waited: Array) -> tuple[Array, Array, Arr
     start_ns[rows] = begin_ns
     end_ns[rows] = np.maximum(end_ns[rows], begin_ns)
     return start_ns, end_ns, waited
+
+
+def op_bounds(trace: RankTrace, ops: SpanColumns, start_ns: Array, end_ns: Array) -> Array:
+    """How far times of one rank's ops may be off its host's clock; 0 without a device, -1 where nobody says.
+
+    Starts that follow from the order of a stream are as exact as the times of what came before.
+    """
+    if not trace.spans.has_device_times.any():
+        return np.zeros(len(ops), np.int64)
+    starts, ends = (bounds_of(trace, ops, times_ns) for times_ns in (start_ns, end_ns))
+    if starts is None or ends is None:
+        return np.full(len(ops), -1)
+    return np.where(np.minimum(starts, ends) < 0, -1, np.maximum(starts, ends))
 
 
 def starts_when_free(

@@ -255,7 +255,7 @@ class _JobImporter:
         of_workers = NumberedOps.of(ranks, np.array(self._gpu_ranks))
         ops = NumberedOps.concatenate([of_workers, *self._among_members])
         host_of_rank = {int(part.rank[0]): host for host, part in self._parts if len(part)}
-        clocks = RankClocks(host_of_rank, alignment.hosts, self._devices.pair_bound_ns)
+        clocks = RankClocks(host_of_rank, alignment.hosts)
         return measure_communication(ops, self._communicators, self._nccl, layout, clocks, len(self._steps.steps))
 
     def _skew(self, ranks: OpColumns, merged: WorkerOps, meetings: MemberTimes) -> MemberSkew:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from smon_rt.analysis.smon_device import starts_when_free, times_in_order
+from smon_rt.analysis.smon_device import op_bounds, starts_when_free, times_in_order
 from smon_rt.analysis.smon_nccl import NcclOps
 from smon_rt.analysis.smon_threads import of_background
 from smon_rt.trace.device_order import WAIT_EVENT, is_device_work
@@ -63,6 +63,7 @@ class OpColumns:
     step_start_ns: Array  # of its step, on its rank
     waited: Array  # see _waited
     nccl: Array  # its place in NcclOps
+    device_bound_ns: Array  # how far its times may be off its host's clock: 0 without a device, -1 where nobody says
 
     def __len__(self) -> int:
         return len(self.rank)
@@ -126,6 +127,7 @@ def rank_ops(
         step_start_ns=_step_starts(trace, ops, step, (start_ns, end_ns)),
         waited=waited,
         nccl=nccl.add(trace)[is_op],
+        device_bound_ns=op_bounds(trace, ops, start_ns, end_ns),
     )
 
 

@@ -127,7 +127,7 @@ def finding_of(trace: RankTrace, truths: Sequence[Truth]) -> Finding:
 
 def _misses_ns(spans: SpanColumns, maps: Sequence[Any], truths: Sequence[Truth]) -> list[int]:
     """By how much more than its bound each span with times of the GPU is off."""
-    from smon_rt.trace.device_order import bounds_at
+    from smon_rt.trace.device_bounds import bounds_at
 
     bounds_ns = bounds_at(maps, spans.device_start_ns)
     if bounds_ns is None:

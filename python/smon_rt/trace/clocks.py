@@ -17,7 +17,8 @@ import numpy as np
 from smon_rt.analysis.input_file import shown
 from smon_rt.errors import TraceError
 from smon_rt.trace.clock_line import ClockLine, fit_line
-from smon_rt.trace.device_order import DeviceOrder, bounds_at, is_on_device
+from smon_rt.trace.device_bounds import bounds_of, event_bounds_at
+from smon_rt.trace.device_order import DeviceOrder, is_on_device
 from smon_rt.trace.kinds import KIND_NUMBERS, RECVS, SENDS, TIME_SOURCE_NAMES
 from smon_rt.trace.partners import COMMUNICATION, Communicators, sequence_codes
 from smon_rt.trace.rank_trace import ClockColumns, RankTrace, StepColumns
@@ -152,16 +153,17 @@ class ClockEvidence:
         start_ns, end_ns = spans.start_ns[rows], spans.start_ns[rows] + spans.duration_ns[rows]
         is_waited = spans.time_source[rows] == _WAIT_RETURN
         ended_ns = spans.device_start_ns[rows] + spans.device_duration_ns[rows]
-        order, bound_ns = DeviceOrder.of(spans), bounds_at(trace.clock_maps, ended_ns)
+        order, bound_ns = DeviceOrder.of(spans), bounds_of(trace, spans.take(rows), ended_ns)
         # Times of a device that nothing bounds are no evidence.
         if bound_ns is not None:
-            is_waited |= on_device
-            end_ns = np.where(on_device, ended_ns + bound_ns, end_ns)
+            is_bounded = on_device & (bound_ns >= 0)
+            is_waited |= is_bounded
+            end_ns = np.where(is_bounded, ended_ns + bound_ns, end_ns)
             if order is not None:
                 # The host may have launched it long before the device got there.
                 reached_ns = order.reached_ns(start_ns)
-                off_ns = bounds_at(trace.clock_maps, reached_ns)
-                reached_ns = np.where(is_on_device(spans)[rows], reached_ns - off_ns, start_ns)
+                off_ns = event_bounds_at(trace, reached_ns)
+                reached_ns = np.where(is_on_device(spans)[rows] & (off_ns >= 0), reached_ns - off_ns, start_ns)
                 start_ns = np.maximum(start_ns, reached_ns)
         kind = spans.kind[rows]
         return (

@@ -7,12 +7,10 @@ device can have begun at the earliest.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from smon_rt._proto import trace_pb2
 from smon_rt.trace.kinds import HOST_TIME_SOURCES, RECVS, SENDS, TIME_SOURCE_NAMES
 from smon_rt.trace.partners import COMMUNICATION
 from smon_rt.trace.spans import Array, SpanColumns
@@ -65,25 +63,6 @@ class DeviceOrder:
         for host_ns, latest_ns in (self.launched, self.returned):
             found_ns = np.maximum(found_ns, latest_ns[np.searchsorted(host_ns, time_ns, side="right")])
         return np.asarray(found_ns)
-
-
-def bounds_at(clock_maps: Sequence[trace_pb2.ClockMap], times_ns: Array) -> Array | None:
-    """How far times of a device, on its host's clock, may be off; None without any map of it.
-
-    By the maps whose window has them, or where none does, by the worst of all.
-    """
-    if not clock_maps:
-        return None
-    in_order = sorted(clock_maps, key=lambda clock: clock.window_start_ns)
-    begins_ns = np.array([clock.window_start_ns for clock in in_order], np.int64)
-    ends_ns = np.array([clock.window_end_ns for clock in in_order], np.int64)
-    bounds_ns = np.array([min(clock.bound_ns, _NEVER) for clock in in_order], np.int64)
-    last = np.searchsorted(begins_ns, times_ns, side="right") - 1
-    found_ns = np.full(len(times_ns), -1)
-    for place in (last, last - 1, last - 2):
-        covers = (place >= 0) & (times_ns <= ends_ns[np.maximum(place, 0)])
-        found_ns = np.maximum(found_ns, np.where(covers, bounds_ns[np.maximum(place, 0)], -1))
-    return np.where(found_ns >= 0, found_ns, bounds_ns.max())
 
 
 def is_device_work(time_source: Array, kind: Array) -> Array:
