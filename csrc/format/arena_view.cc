@@ -134,6 +134,9 @@ TraceLosses read_losses(Bytes arena) {
     losses.misused_calls = SMON_FIELD(arena, ArenaHeader, more_losses.misused_calls);
     losses.host_only_spans = SMON_FIELD(arena, ArenaHeader, host_only_spans);
   }
+  if (has_header_to(arena, kFourthHeaderBytes + sizeof(std::uint64_t))) {
+    losses.overwritten_comm_ops = SMON_FIELD(arena, ArenaHeader, overwritten_comm_ops);
+  }
   return losses;
 }
 
@@ -292,7 +295,7 @@ void read_steps(Bytes arena, ArenaContents& contents) {
 }
 
 void read_channels(Bytes arena, ArenaContents& contents) {
-  if (!has_header_to(arena, sizeof(ArenaHeader))) return;
+  if (!has_header_to(arena, kFourthHeaderBytes)) return;
   const auto offset = SMON_FIELD(arena, ArenaHeader, channel_records_offset);
   const auto record_bytes = SMON_FIELD(arena, ArenaHeader, channel_record_bytes);
   const auto count = SMON_FIELD(arena, ArenaHeader, channel_record_count);

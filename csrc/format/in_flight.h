@@ -112,6 +112,8 @@ struct ArenaHeader {
   std::uint64_t channel_records_offset = 0;
   std::uint32_t channel_record_bytes = 0;
   std::uint32_t channel_record_count = 0;
+
+  std::atomic<std::uint64_t> overwritten_comm_ops{0};  // a loss, as of the drain thread's last look
 };
 
 /// One step as it happened, in ticks of the recorder's clock.
@@ -222,6 +224,9 @@ static_assert(offsetof(ArenaHeader, more_losses) == kSecondHeaderBytes);
 /// Of those without channels.
 inline constexpr std::size_t kThirdHeaderBytes = 1240;
 static_assert(offsetof(ArenaHeader, channel_records_offset) == kThirdHeaderBytes);
+/// Of those without losses of NCCL's operations.
+inline constexpr std::size_t kFourthHeaderBytes = 1256;
+static_assert(offsetof(ArenaHeader, overwritten_comm_ops) == kFourthHeaderBytes);
 static_assert(sizeof(StepTicks) == 24);
 static_assert(sizeof(ThreadRecord) == 3 * kCacheLineBytes);
 static_assert(sizeof(OpenSlot) == 80);

@@ -291,6 +291,7 @@ void Drain::upkeep(bool everything) {
   const std::uint64_t host_only_spans =
       resolver_.unresolved_spans() + (recorder_.gpu_spans() != nullptr ? recorder_.gpu_spans()->host_only_spans() : 0);
   recorder_.header().host_only_spans.store(static_cast<std::uint32_t>(host_only_spans), std::memory_order_relaxed);
+  recorder_.header().overwritten_comm_ops.store(comm_.overwritten_ops(), std::memory_order_relaxed);
   say_losses(read_losses(recorder_.header(), ""));
   say_full_names();
   sink_.check_exists();
@@ -303,7 +304,6 @@ void Drain::upkeep(bool everything) {
   append_clock_snapshot(packets, {reading.ticks, reading.monotonic_ns, reading.realtime_ns, reading.width_ns});
   comm_.append_state(packets, reading.monotonic_ns, everything);
   TraceLosses losses = read_losses(recorder_.header(), sink_.file().error());
-  losses.overwritten_comm_ops = comm_.overwritten_ops();
   if (everything || losses != written_losses_) {
     append_losses(packets, losses);
     written_losses_ = std::move(losses);

@@ -24,6 +24,7 @@ TraceLosses read_losses(const ArenaHeader& header, std::string_view sink_error) 
   result.saturated_steps = header.more_losses.saturated_steps.load(std::memory_order_relaxed);
   result.misused_calls = header.more_losses.misused_calls.load(std::memory_order_relaxed);
   result.host_only_spans = header.host_only_spans.load(std::memory_order_relaxed);
+  result.overwritten_comm_ops = header.overwritten_comm_ops.load(std::memory_order_relaxed);
   result.sink_error = sink_error;
   return result;
 }

@@ -107,6 +107,18 @@ std::vector<StepTime> missing_steps(const ArenaContents& arena, const TraceTail&
   return missing;
 }
 
+/// How far NCCL's channels had come; the file has them of a minute ago, if at all.
+std::vector<TraceCommChannel> channels_of(const ArenaContents& arena) {
+  std::vector<TraceCommChannel> channels;
+  for (const ArenaChannel& channel : arena.channels) {
+    const std::int64_t state_ns = channel.state_ticks == 0 ? 0 : arena.facts.clock.to_monotonic_ns(channel.state_ticks);
+    channels.push_back({channel.communicator, channel.nccl_comm, static_cast<std::uint16_t>(channel.comm_id),
+                        channel.channel, channel.is_send, channel.peer, channel.begun, channel.moved, channel.done,
+                        channel.moved_bytes, channel.state, state_ns});
+  }
+  return channels;
+}
+
 /// The packets that the file lacks.
 std::string encode_missing(const ArenaContents& arena, const TraceTail& tail, LeftoverCounts& counts) {
   std::string packets;
@@ -148,6 +160,7 @@ std::string encode_missing(const ArenaContents& arena, const TraceTail& tail, Le
     append_spans(packets, kOpenSpansRing, 0, open);
     counts.merged_open_spans += open.size();
   }
+  append_comm_channels(packets, channels_of(arena));
   append_losses(packets, facts.losses);
   // Killed after its last packet it lost nothing: the file stays as closed as it is.
   if (!tail.is_closed) {

@@ -14,7 +14,7 @@ from smon_rt import cli
 from smon_rt.analysis import analyze
 from smon_rt.analysis.units import data_size
 from smon_rt.report.json_output import json_schema
-from smon_rt.trace import read_directory
+from smon_rt.trace import read_directory, read_file
 from smon_rt.trace.comm_words import ALGORITHM_NAMES, CHANNEL_STATE_NAMES, FUNCTION_NAMES
 from smon_rt.trace.kinds import KIND_NUMBERS
 from smon_rt.trace.rank_trace import RankTrace
@@ -200,3 +200,11 @@ def test_a_kill_loses_the_operations_of_the_last_seconds_and_no_others(job: Reco
     finish(child, -signal.SIGKILL)
     trace = job.trace()
     assert trace.comm_ops.step.tolist() == list(range(STEPS))
+    assert trace.comm_counts is None, "those are written every five seconds"
+    # What outlives the process: the next start puts its channels into its file.
+    job.run("smon_rt.start(DIR, strict=True)\nsmon_rt.stop()\n", RANK="0", WORLD_SIZE="1")
+    trace = read_file(min(job.files()))
+    assert trace.leftover is not None
+    (received, sent) = trace.comm_channels
+    assert (sent.is_send, sent.done, received.done) == (True, STEPS + 1, STEPS + 1)
+    assert sent.moved_bytes == (STEPS + 1) * CHUNK

@@ -435,6 +435,7 @@ TEST(ArenaView, WhatTheHeaderGotLastIsReadFromThoseThatHaveIt) {
   arena.header().host_only_spans = 6;
   arena.header().settled_bytes = 4096;
   arena.header().settled_communicators = 2;
+  arena.header().overwritten_comm_ops = 7;
   for (const bool has_it : {true, false}) {
     if (!has_it) arena.header().header_bytes = kSecondHeaderBytes;
     const Result<ArenaContents> contents = read_arena(arena.bytes());
@@ -444,6 +445,7 @@ TEST(ArenaView, WhatTheHeaderGotLastIsReadFromThoseThatHaveIt) {
     EXPECT_EQ(facts.losses.saturated_steps, has_it ? 4U : 0U);
     EXPECT_EQ(facts.losses.misused_calls, has_it ? 5U : 0U);
     EXPECT_EQ(facts.losses.host_only_spans, has_it ? 6U : 0U);
+    EXPECT_EQ(facts.losses.overwritten_comm_ops, has_it ? 7U : 0U);
     EXPECT_EQ(facts.settled_bytes, has_it ? 4096U : 0U);
     EXPECT_EQ(facts.settled_communicators, has_it ? 2U : 0U);
     EXPECT_EQ(contents->steps.size(), 5U) << "which both have";
