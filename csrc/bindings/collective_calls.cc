@@ -170,7 +170,6 @@ PyMethodDef g_calls[] = {
     {"know_layout", &know_layout, METH_NOARGS, "This torch is of a version whose layout in memory is known."},
     {"learn_files", as_method(&learn_files_call), METH_FASTCALL, "Files by which callers are told apart."},
     {"act_on_collectives", &act_on_collectives, METH_O, "Number of the recording that hooks act in, 0: none."},
-    {"set_must_look", &set_must_look, METH_O, "Whether reductions may be of gradients, outside the backward pass."},
     {"exchange_kinds", &exchange_kinds, METH_O, "Kinds of this thread's operations; returns those of before."},
     {nullptr, nullptr, 0, nullptr},
 };

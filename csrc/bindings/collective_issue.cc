@@ -3,14 +3,13 @@
 
 #include "bindings/collective_issue.h"
 
+#include "bindings/hook_state.h"
 #include "bindings/thread_state.h"
 #include "bindings/transfer_labels.h"
 
 namespace smon_rt::bindings {
 
 namespace {
-
-std::atomic<bool> g_must_look{false};
 
 bool add_bytes(const Reference& tensors, std::uint64_t& bytes) {
   const Py_ssize_t count = PyList_Check(tensors.get()) ? PyList_GET_SIZE(tensors.get()) : 0;
@@ -52,7 +51,7 @@ bool find_reduction(Issue& issue) {
     const bool is_engine = issue.caller.origin() == Origin::kEngine;
     is_reduction = is_engine || (issue.caller.origin() == Origin::kPython && issue.caller.is_called_by_hook());
     if (is_engine && !Reference(PyObject_CallNoArgs(torch().reduction_began))) return false;
-  } else if (g_must_look.load(std::memory_order_relaxed) && issue.caller.origin() == Origin::kPython) {
+  } else if (get(g_hooks.must_look) && issue.caller.origin() == Origin::kPython) {
     if (!issue.tensors) issue.tensors = tensors_of(issue.args);
     if (!issue.tensors) return false;
     const Reference found(PyObject_CallOneArg(torch().are_gradients, issue.tensors.get()));
@@ -129,11 +128,6 @@ bool find_out(Issue& issue, std::uint32_t recording) {
   if (issue.read == nullptr) return read_number(get(torch().op_id, issue.args).get(), issue.op_id);
   issue.op_id = issue.read->op_id;
   return true;
-}
-
-PyObject* set_must_look(PyObject*, PyObject* must_look) {
-  g_must_look.store(must_look == Py_True, std::memory_order_relaxed);
-  Py_RETURN_NONE;
 }
 
 }  // namespace smon_rt::bindings

@@ -57,7 +57,4 @@ int said_kind(std::size_t number);
 /// Kind of a transfer that nobody has explained: towards higher ranks is forward. Both sides find the same.
 int direction(std::int32_t rank, std::int32_t peer, bool is_send);
 
-/// A backward pass has ended, and no optimizer has stepped since: reductions may be of gradients.
-PyObject* set_must_look(PyObject* module, PyObject* must_look);
-
 }  // namespace smon_rt::bindings

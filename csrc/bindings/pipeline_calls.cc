@@ -10,6 +10,7 @@
 
 #include "bindings/collective_table.h"
 #include "bindings/forward_state.h"
+#include "bindings/pipeline_state.h"
 #include "bindings/python_reference.h"
 #include "bindings/recorded_method.h"
 #include "bindings/runtime_arguments.h"
@@ -21,32 +22,12 @@ namespace smon_rt::bindings {
 
 namespace {
 
-/// What a stage says of itself, asked once in each run of a schedule, which keeps its stages.
-struct Stage {
-  PyObject* object = nullptr;
-  long chunk = -1;  // and the others: not asked yet
-  int is_last = -1;
-  int has_backward = -1;
-};
-
-/// The schedule that runs on this thread.
-struct Schedule {
-  bool is_running = false;
-  bool is_eval = false;
-  bool is_loop = true;    // stages go round the ranks (0 1 0 1), and not to and fro (0 1 1 0)
-  bool has_loss = false;  // it computes the loss itself, right after the last stage's forward
-  int microbatch_offset = 0;
-  smon_token forward_with_loss = 0;  // the last stage's forward, which ends with its loss
-  std::array<Stage, 4> stages{};
-};
-thread_local Schedule t_schedule;
-
 /// The backward of a stage that runs on this thread, recorded, and whether the engine runs for it.
 struct StageBackward {
   bool is_running = false;
   bool is_engine_running = false;
 };
-thread_local StageBackward t_backward;
+constinit thread_local StageBackward t_backward;
 
 struct StageNames {
   PyObject* stage_index;
@@ -84,8 +65,8 @@ bool read_int(PyObject* object, long& value) {
 
 /// nullptr: not remembered.
 Stage* find_stage(PyObject* object) {
-  if (!t_schedule.is_running) return nullptr;
-  for (Stage& stage : t_schedule.stages) {
+  if (!t_pipeline.run.is_running || t_pipeline.run.is_eval) return nullptr;
+  for (Stage& stage : t_pipeline.known.stages) {
     if (stage.object == nullptr) stage.object = object;
     if (stage.object == object) return &stage;
   }
@@ -116,7 +97,7 @@ Ids ids_of(PyObject* const* args, Py_ssize_t count, PyObject* kwnames) {
   if (given == nullptr) given = argument(args, count, kwnames, 1, g_names.microbatch[1]);
   long microbatch, chunk;
   if (read_int(given, microbatch) && find_chunk(args[0], chunk)) {
-    ids.microbatch = static_cast<std::int16_t>(microbatch + t_schedule.microbatch_offset);
+    ids.microbatch = static_cast<std::int16_t>(microbatch + t_pipeline.run.microbatch_offset);
     ids.chunk = static_cast<std::int16_t>(chunk);
   }
   PyErr_Clear();
@@ -147,7 +128,7 @@ smon_token begin(int kind, const Ids& of_call, PyObject* name) {
 
 PyObject* forward(const RecordedMethod& method, PyObject* const* args, std::size_t flagged, PyObject* kwnames) {
   const Py_ssize_t count = PyVectorcall_NARGS(flagged);
-  if (t_schedule.is_eval || count == 0) return call_original(method, args, flagged, kwnames);
+  if (t_pipeline.run.is_eval || count == 0) return call_original(method, args, flagged, kwnames);
   const smon_token token = begin(SMON_FORWARD_COMPUTE, ids_of(args, count, kwnames), nullptr);
   // Models that it calls are this forward, and need not find that out themselves.
   const bool was_inside = set_inside_model(true);
@@ -155,8 +136,8 @@ PyObject* forward(const RecordedMethod& method, PyObject* const* args, std::size
   set_inside_model(was_inside);
   if (output == nullptr) {
     smon_abort(token);
-  } else if (t_schedule.has_loss && is_true(args[0], &Stage::is_last, g_names.is_last, false)) {
-    t_schedule.forward_with_loss = token;
+  } else if (t_pipeline.run.has_loss && is_true(args[0], &Stage::is_last, g_names.is_last, false)) {
+    t_pipeline.run.forward_with_loss = token;
   } else {
     smon_end(token);
   }
@@ -164,7 +145,7 @@ PyObject* forward(const RecordedMethod& method, PyObject* const* args, std::size
 }
 
 PyObject* loss(const RecordedMethod& method, PyObject* const* args, std::size_t flagged, PyObject* kwnames) {
-  const smon_token token = std::exchange(t_schedule.forward_with_loss, 0);
+  const smon_token token = std::exchange(t_pipeline.run.forward_with_loss, 0);
   PyObject* result = call_original(method, args, flagged, kwnames);
   if (result == nullptr) {
     smon_abort(token);
@@ -231,15 +212,17 @@ void expect_all(PyObject* operations, int kind, const Ids& ids) {
 
 PyObject* operations(const RecordedMethod& method, PyObject* const* args, std::size_t flagged, PyObject* kwnames) {
   PyObject* result = call_original(method, args, flagged, kwnames);
-  if (result == nullptr || t_schedule.is_eval || !PyList_Check(result) || PyList_GET_SIZE(result) == 0) return result;
-  const Ids ids = t_schedule.is_loop ? ids_of(args, PyVectorcall_NARGS(flagged), kwnames) : Ids{};
+  if (result == nullptr || t_pipeline.run.is_eval || !PyList_Check(result) || PyList_GET_SIZE(result) == 0)
+    return result;
+  const Ids ids = t_pipeline.run.is_loop ? ids_of(args, PyVectorcall_NARGS(flagged), kwnames) : Ids{};
   expect_all(result, method.kind, ids);
   return result;
 }
 
 PyObject* recorded_stage_method(PyObject*, PyObject* const* args, Py_ssize_t count) {
   static constexpr std::pair<const char*, MethodCall> kCalls[] = {
-      {"forward", forward}, {"loss", loss}, {"backward", backward}, {"operations", operations}};
+      {"forward", forward},       {"loss", loss},          {"backward", backward},
+      {"operations", operations}, {"step", schedule_step}, {"startup", schedule_startup}};
   long kind = 0;
   if (count != 3 || !PyUnicode_Check(args[0]) || !read_int(args[2], kind)) {
     if (PyErr_Occurred() == nullptr) {
@@ -253,53 +236,28 @@ PyObject* recorded_stage_method(PyObject*, PyObject* const* args, Py_ssize_t cou
   return PyErr_Format(PyExc_ValueError, "there is no stage method %R", args[0]);
 }
 
-PyObject* enter_schedule(PyObject*, PyObject* const* args, Py_ssize_t count) {
-  long offset = 0;
-  if (count != 4 || !read_int(args[3], offset)) {
-    if (PyErr_Occurred() == nullptr) PyErr_SetString(PyExc_TypeError, "enter_schedule() takes 4 arguments");
-    return nullptr;
-  }
-  smon_abort(std::exchange(t_schedule, Schedule{}).forward_with_loss);  // of a run whose end nobody saw
-  t_schedule.is_running = true;
-  t_schedule.is_eval = args[0] == Py_True;
-  t_schedule.is_loop = args[1] == Py_True;
-  t_schedule.has_loss = args[2] == Py_True;
-  t_schedule.microbatch_offset = static_cast<int>(offset);
-  Py_RETURN_NONE;
-}
-
-PyObject* leave_schedule(PyObject*, PyObject*) {
-  smon_abort(std::exchange(t_schedule, Schedule{}).forward_with_loss);
-  clear_transfers();
-  Py_RETURN_NONE;
-}
-
-PyObject* enter_stage_backward(PyObject*, PyObject*) {
-  // One inside another, as where activations are recomputed, is part of it.
-  if (!t_backward.is_running || t_backward.is_engine_running) Py_RETURN_FALSE;
-  t_backward.is_engine_running = true;
-  close_forward(0);
-  Py_RETURN_TRUE;
-}
-
-PyObject* leave_stage_backward(PyObject*, PyObject*) {
-  t_backward.is_engine_running = false;
-  end_reductions();
-  Py_RETURN_NONE;
-}
-
 PyMethodDef g_calls[] = {
     {"recorded_stage_method", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(&recorded_stage_method)),
      METH_FASTCALL, "What a method of a pipeline's stage becomes; see the stub."},
-    {"enter_schedule", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(&enter_schedule)), METH_FASTCALL,
-     "A schedule begins a step on this thread."},
-    {"leave_schedule", &leave_schedule, METH_NOARGS, "It has ended."},
-    {"enter_stage_backward", &enter_stage_backward, METH_NOARGS, "The autograd engine begins; see the stub."},
-    {"leave_stage_backward", &leave_stage_backward, METH_NOARGS, "It has returned."},
+    {"learn_schedules", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(&learn_schedules)), METH_FASTCALL,
+     "What Python does of schedules; see the stub."},
     {nullptr, nullptr, 0, nullptr},
 };
 
 }  // namespace
+
+bool enter_stage_backward() {
+  // One inside another, as where activations are recomputed, is part of it.
+  if (!t_backward.is_running || t_backward.is_engine_running) return false;
+  t_backward.is_engine_running = true;
+  close_forward(0);
+  return true;
+}
+
+void leave_stage_backward() {
+  t_backward.is_engine_running = false;
+  end_reductions();
+}
 
 PyMethodDef* pipeline_calls() {
   return g_calls;
@@ -322,7 +280,7 @@ bool set_up_pipelines() {
     *name = PyUnicode_InternFromString(text);
     if (*name == nullptr) return false;
   }
-  return true;
+  return set_up_schedules();
 }
 
 }  // namespace smon_rt::bindings

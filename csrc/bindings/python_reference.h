@@ -43,6 +43,30 @@ inline Reference take_error() {
 #endif
 }
 
+/// An attribute that may be missing, which raising and clearing an error would tell at ten times the cost; nullptr: it
+/// is, or cannot be read. No error is set.
+inline Reference optional_attribute(PyObject* object, PyObject* name) {
+  PyObject* value = nullptr;
+#if PY_VERSION_HEX >= 0x030D0000
+  const int found = PyObject_GetOptionalAttr(object, name, &value);
+#else
+  const int found = _PyObject_LookupAttr(object, name, &value);
+#endif
+  if (found < 0) PyErr_Clear();
+  return Reference(value);
+}
+
+/// Whether a weak reference is to that object.
+inline bool is_referent(PyObject* reference, PyObject* object) {
+#if PY_VERSION_HEX >= 0x030D0000
+  PyObject* referent = nullptr;
+  if (PyWeakref_GetRef(reference, &referent) < 0) PyErr_Clear();
+  return Reference(referent).get() == object;
+#else
+  return PyWeakref_GET_OBJECT(reference) == object;
+#endif
+}
+
 /// Names of attributes of torch's objects, and of ours.
 struct Names {
   PyObject* nbytes;

@@ -96,20 +96,7 @@ PyObject* is_sampled(PyObject*, PyObject*) {
 
 PyObject* step_begin(PyObject*, PyObject* const* args, Py_ssize_t count) {
   if (count != 0 && !has_arguments("step_begin", count, 1)) return nullptr;
-  g_has_stepped.store(true, std::memory_order_relaxed);
-  long long step = -1;
-  if (count == 1 && args[0] != Py_None) {
-    PyObject* number = PyNumber_Index(args[0]);
-    if (number == nullptr) {
-      if (!misuse(false, "step: the number of a step is an int, got a %s; counted instead", Py_TYPE(args[0])->tp_name))
-        return nullptr;
-    } else {
-      int overflow;
-      step = PyLong_AsLongLongAndOverflow(number, &overflow);
-      Py_DECREF(number);
-    }
-  }
-  smon_step_begin(step < 0 ? -1 : step);
+  if (!begin_step(count == 1 ? args[0] : Py_None)) return nullptr;
   Py_RETURN_NONE;
 }
 
@@ -163,6 +150,24 @@ PyMethodDef g_calls[] = {
 };
 
 }  // namespace
+
+bool begin_step(PyObject* number) {
+  g_has_stepped.store(true, std::memory_order_relaxed);
+  long long step = -1;
+  if (number != Py_None) {
+    PyObject* index = PyNumber_Index(number);
+    if (index == nullptr) {
+      if (!misuse(false, "step: the number of a step is an int, got a %s; counted instead", Py_TYPE(number)->tp_name))
+        return false;
+    } else {
+      int overflow;
+      step = PyLong_AsLongLongAndOverflow(index, &overflow);
+      Py_DECREF(index);
+    }
+  }
+  smon_step_begin(step < 0 ? -1 : step);
+  return true;
+}
 
 PyMethodDef* runtime_calls() {
   return g_calls;

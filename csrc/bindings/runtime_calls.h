@@ -9,10 +9,17 @@ namespace smon_rt::bindings {
 PyMethodDef* runtime_calls();
 
 /// Those that integrations with frameworks make, in the same form: operations of process groups, and the forward of a
-/// model that awaits its backward, and what a pipeline's schedule does.
+/// model that awaits its backward, what a pipeline's schedule does, steps, optimizers, passes of plain models.
 PyMethodDef* collective_calls();
 PyMethodDef* forward_calls();
 PyMethodDef* pipeline_calls();
+PyMethodDef* hook_state_calls();
+PyMethodDef* step_calls();
+PyMethodDef* optimizer_calls();
+PyMethodDef* pass_calls();
+
+/// Begins a step for the recorder; `number` as a script gave it, or None. False: an exception is set.
+bool begin_step(PyObject* number);
 
 /// For callbacks whose errors Python drops.
 PyMethodDef* late_error_calls();

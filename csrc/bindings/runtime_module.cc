@@ -8,11 +8,14 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "api/smon_rt.h"
+#include "bindings/hook_state.h"
 #include "bindings/runtime_arguments.h"
 #include "bindings/runtime_calls.h"
+#include "bindings/step_calls.h"
 
 namespace py = pybind11;
 
@@ -123,16 +126,21 @@ py::dict status() {
 
 void add_calls(py::module_& module) {
   if (!set_up_arguments() || !set_up_collectives(module.ptr()) || !set_up_pipelines()) throw py::error_already_set();
-  for (PyMethodDef* calls :
-       {runtime_calls(), collective_calls(), forward_calls(), pipeline_calls(), late_error_calls()}) {
+  for (PyMethodDef* calls : {runtime_calls(), collective_calls(), forward_calls(), pipeline_calls(), hook_state_calls(),
+                             step_calls(), optimizer_calls(), pass_calls(), late_error_calls()}) {
     if (PyModule_AddFunctions(module.ptr(), calls) < 0) throw py::error_already_set();
   }
-  PyObject* span = make_span_type(module.ptr());
-  if (span == nullptr) throw py::error_already_set();
-  module.attr("span") = py::reinterpret_steal<py::object>(span);
-  PyObject* names = kind_names();
-  if (names == nullptr) throw py::error_already_set();
-  module.attr("KIND_NAMES") = py::reinterpret_steal<py::object>(names);
+  const std::pair<const char*, PyObject*> objects[] = {
+      {"span", make_span_type(module.ptr())},
+      {"step", make_step_type(module.ptr())},
+      {"switch", make_hook_state(module.ptr())},
+      {"KIND_NAMES", kind_names()},
+  };
+  for (const auto& [name, object] : objects) {
+    if (object == nullptr) throw py::error_already_set();
+    module.attr(name) = py::reinterpret_steal<py::object>(object);
+  }
+  module.attr("HookState") = py::type::of(module.attr("switch"));
 }
 
 void add_results(py::module_& module) {

@@ -16,8 +16,9 @@ double seconds(std::chrono::nanoseconds time) {
 std::chrono::nanoseconds DrainPace::limit(bool may_fill) const {
   // Before anything came, what will come may be fast.
   if (fastest_per_s_ == 0) return may_fill ? options_.cautious : options_.longest;
+  const std::chrono::nanoseconds longest = may_fill ? options_.longest : options_.quiet;
   const double safe_s = kFullEnough / fastest_per_s_;
-  if (safe_s >= seconds(options_.longest)) return options_.longest;
+  if (safe_s >= seconds(longest)) return longest;
   const auto safe = std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::duration<double>(safe_s));
   // Not below the cautious one: what is full now makes it shorter, not what once was.
   return std::max(safe, options_.cautious);

@@ -12,6 +12,8 @@ struct DrainPaceOptions {
   // Each wake-up takes 10 to 20 µs, in which the processor also forgets some of the job's code: ten a second are 0.02 %
   // of a core, a hundred 0.2 %, more than a step that is not sampled may cost.
   std::chrono::nanoseconds longest = std::chrono::milliseconds(100);
+  // While steps are not sampled, once it is known how fast rings fill: of such a step nothing comes but its times.
+  std::chrono::nanoseconds quiet = std::chrono::milliseconds(500);
 };
 
 /// What a look found.
@@ -20,7 +22,7 @@ struct DrainLook {
   // most. What waits there from before says nothing: a look takes it when it is a quarter.
   double filled_ratio = 0;
   std::chrono::nanoseconds since_last{0};
-  bool may_fill = true;  // false: nothing comes before a step begins
+  bool may_fill = true;  // false: no spans come before a step begins
 };
 
 /// How long the drain thread may sleep: so long that no ring fills by more than a quarter until the next look, if it

@@ -11,8 +11,9 @@
 namespace smon_rt {
 
 struct WatchdogOptions {
-  // A beat costs some microseconds; five a second are enough to tell a process that hangs from one that is stopped.
-  std::chrono::nanoseconds every = std::chrono::milliseconds(200);
+  // A beat costs some 20 µs where the job's work has filled the caches; two a second are enough to tell a process that
+  // hangs from one that is stopped.
+  std::chrono::nanoseconds every = std::chrono::milliseconds(500);
 };
 
 /// What the watchdog saw. Times in nanoseconds of CLOCK_MONOTONIC.

@@ -5,6 +5,7 @@ The calls mean what _runtime.pyi says of a process in which recording was never 
 
 from __future__ import annotations
 
+import operator
 from typing import Any, Literal
 
 from smon_rt.kinds import KIND_NAMES as KIND_NAMES
@@ -76,21 +77,21 @@ def act_on_collectives(_recording: Any) -> None:
     pass
 
 
-set_must_look = close_forward = act_on_collectives
+close_forward = act_on_collectives
 
 
-def end_unwaited() -> None:
+def end_reductions() -> None:
     pass
 
 
-end_reductions = end_all_operations = clear_transfers = end_unwaited
+end_all_operations = clear_transfers = interrupt_optimizer = go_on_with_optimizer = end_reductions
 
 
 def learn_files(*_files: Any) -> None:
     pass
 
 
-expect_transfer = learn_files
+expect_transfer = learn_optimizers = learn_schedules = learn_passes = learn_files
 
 
 def take_transfer(_tensor: Any, _is_send: Any) -> None:
@@ -111,6 +112,58 @@ def step_begin(_step: Any = None) -> None:
 
 def step_end() -> None:
     pass
+
+
+class HookState:
+    """What hooks look at: see the stub."""
+
+    is_on = is_stepped_by_script = is_stepped_by_framework = is_counting_steps = must_discover = False
+    is_looking_for_models = is_end_awaited = must_look = False
+    recording = models = forwards = backwards = ended_steps = backward_passes = 0
+    step = -1
+
+
+switch = HookState()
+_learned: list[Any] = []
+
+
+def learn_failed(_failed: Any) -> None:
+    pass
+
+
+def learn_steps(*learned: Any) -> None:
+    _learned[:] = learned
+
+
+def step_begun(number: Any) -> None:
+    try:
+        switch.step = operator.index(number)
+    except TypeError:
+        switch.step += 1
+    if _learned and _learned[1]:
+        _learned[2](switch.step)
+
+
+def end_step() -> None:
+    if _learned and _learned[3]:
+        _learned[4]()
+
+
+class step:  # noqa: N801, the name of the real one
+    """Nothing is recorded, but plans of garbage collection go by it."""
+
+    __slots__ = ("_number",)
+
+    def __init__(self, k: Any = None) -> None:
+        self._number = k
+
+    def __enter__(self) -> step:
+        switch.is_stepped_by_script = True
+        step_begun(self._number)
+        return self
+
+    def __exit__(self, *_exception: object) -> None:
+        end_step()
 
 
 def has_stepped() -> bool:

@@ -35,6 +35,7 @@ current = native.current
 is_sampled = native.is_sampled
 metric = native.metric
 span = native.span
+step = native.step
 attach = _integrations.attach
 detach = _integrations.detach
 
@@ -48,7 +49,6 @@ class _State:
     """What this module remembers between calls."""
 
     is_strict = False
-    must_discover = False
     is_layout_given = False
     said: frozenset[str] = frozenset()
     layout = Layout()
@@ -120,7 +120,7 @@ def start(
 
 def _started(strict: bool, chosen: str | Sequence[str]) -> bool:
     _State.is_strict = strict
-    _State.must_discover = True
+    hooks.switch.must_discover = True
     _closing.arm()
     if strict and (problem := native.status()["file_error"]):
         native.stop()
@@ -196,47 +196,11 @@ def stop(*, closing_line: bool = True, verdict_within_s: float | None = None) ->
     return result == native.OK
 
 
-# Looked up once: a step is left as often as it is entered.
-_step_begin = native.step_begin
-_end_step = hooks.end_step
-_step_begun = hooks.step_begun
-_switch = hooks.switch
-
-
-class step:  # noqa: N801, a call as `span` is
-    """The step that spans belong to from here on; without a number it is counted.
-
-    Every step's wall time is recorded, and, where the step is sampled, its spans.
-
-    Example:
-        >>> import smon_rt
-        >>> for k in range(3):
-        ...     with smon_rt.step(k), smon_rt.span("forward_compute", microbatch=0):
-        ...         pass
-    """
-
-    __slots__ = ("_number",)
-
-    def __init__(self, k: int | None = None) -> None:
-        self._number = k
-
-    def __enter__(self) -> step:
-        if _State.must_discover or not _switch.is_stepped_by_script:
-            _switch.is_stepped_by_script = True
-            _discover_layout()
-        _step_begin(self._number)
-        _step_begun(self._number)
-        return self
-
-    def __exit__(self, _type: object, _value: object, _traceback: object) -> None:
-        _end_step()
-
-
 def _discover_layout() -> None:
     """Asks the frameworks of the job where this process is. At the first step, since jobs set that up late."""
-    if not _State.must_discover:
+    if not hooks.switch.must_discover:
         return
-    _State.must_discover = False
+    hooks.switch.must_discover = False
     try:
         found = discover()
         if found.layout is not None:

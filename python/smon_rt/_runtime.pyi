@@ -172,9 +172,6 @@ def learn_files(origins: dict[str, int], engine_file: str, function_file: str, /
 def act_on_collectives(recording: int, /) -> None:
     """Hooks act from here on, in the recording of this number; 0: they do not."""
 
-def set_must_look(must_look: bool, /) -> None:
-    """Whether a reduction outside the backward pass may be one of gradients: `are_gradients` is asked then."""
-
 def exchange_kinds(kinds: bytes | None, /) -> bytes | None:
     """Kinds that this thread's operations have, a byte for each number of HookOpName. Returns those of before."""
 
@@ -204,9 +201,6 @@ def has_addresses() -> bool:
 
 def end_reductions() -> None:
     """The backward pass has returned: what the reducer issued is done."""
-
-def end_unwaited() -> None:
-    """A step has ended: operations of the one before that nobody waited for end where they had been issued."""
 
 def end_all_operations() -> None:
     """So do all of them."""
@@ -247,19 +241,121 @@ def take_backward_end() -> int:
 
 def recorded_stage_method(what: str, original: Callable[..., Any], number: int, /) -> Callable[..., Any]:
     """What a method of a pipeline's stage becomes: its forward, the loss after it, a backward (number 1: the part for
-    the weights), or what gives the operations to issue (number: their kind)."""
+    the weights), or what gives the operations to issue (number: their kind). Of a schedule: its step, and the startup
+    before its first one."""
 
-def enter_schedule(is_eval: bool, is_loop: bool, has_loss: bool, microbatch_offset: int, /) -> None:
-    """A schedule begins on this thread: forward only, round the ranks, computing the loss itself."""
+def learn_schedules(
+    say_layout: Callable[[Any], bool], run_eval: Callable[..., Any], run_startup: Callable[..., Any], /
+) -> None:
+    """What Python does of schedules: says the layout of one that is met first in a recording, and returns whether its
+    stages go round the ranks; calls a forward-only step, or the startup: `run_eval(original, *args, **kwargs)`."""
 
-def leave_schedule() -> None:
-    """It has ended: what a stage left open is aborted, transfers that did not come are forgotten."""
+def learn_passes(is_compiling: Callable[[], bool], graph_task: Callable[[], int] | None, /) -> None:
+    """What a backward of a plain model asks of torch."""
 
-def enter_stage_backward() -> bool:
-    """Whether the autograd engine, which begins now, runs for a stage's backward that is recorded on this thread."""
+def recorded_backward(original: Callable[..., Any], /) -> Callable[..., Any]:
+    """What `torch.autograd.backward` becomes: a span, unless it runs inside of one."""
 
-def leave_stage_backward() -> None:
-    """It has returned: what the reducer issued is done."""
+def recorded_next(original: Callable[..., Any], /) -> Callable[..., Any]:
+    """What the `__next__` of a DataLoader's iterator becomes. A call that finds no batch is marked aborted."""
+
+def learn_optimizers(
+    begin_unless_explicit: Callable[[], None],
+    optimizer_stepped: Callable[[Any], None],
+    on_optimizer_step: list[Callable[[], None]],
+    tell_step: Callable[[], None],
+    close_step: Callable[[Any], None],
+    /,
+) -> None:
+    """What Python does at steps of optimizers: begins the first step of a loop that says none; is told of an optimizer,
+    seldom more than once; calls the hooks, if there are any; closes a step of such a loop."""
+
+def before_optimizer(optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any], /) -> None:
+    """torch calls it before any optimizer's step."""
+
+def after_optimizer(optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any], /) -> None:
+    """torch calls it after the step of an optimizer that returned."""
+
+def interrupt_optimizer() -> None:
+    """Something else begins, in the closure of an optimizer's step if there is one: the optimizer waits for it."""
+
+def go_on_with_optimizer() -> None:
+    """That has ended: what is left of the optimizer's step is the optimizer's."""
+
+@final
+class HookState:
+    """What hooks look at in each step: of the process, in C++ and one line of memory. Each value stands for itself."""
+
+    is_on: bool
+    """Hooks act."""
+    is_stepped_by_script: bool
+    """The script says its steps itself."""
+    is_stepped_by_framework: bool
+    """A framework's own loop says them: torch's optimizers then end none."""
+    is_counting_steps: bool
+    """Nobody does, and hooks have begun to."""
+    must_discover: bool
+    """The job is to be asked where this process is, before its next step."""
+    is_looking_for_models: bool
+    """Outermost modules are being found."""
+    is_end_awaited: bool
+    """The engine will say when this backward pass has computed all."""
+    must_look: bool
+    """A backward pass has ended, and no optimizer has stepped since: a reduction may be one of gradients."""
+    recording: int
+    """Counts the recordings of this process: numbers of communicators are those of one."""
+    models: int
+    """Of the current step: calls of outermost models, recorded or not."""
+    forwards: int
+    backwards: int
+    step: int
+    """The step that has begun last, recorded or not; -1: none."""
+    ended_steps: int
+    backward_passes: int
+    """How many have ended."""
+
+#: The only one.
+switch: HookState
+
+def learn_failed(failed: Callable[[str, Exception], None], /) -> None:
+    """Who is told which hook of ours raised what."""
+
+def learn_steps(
+    prepare: Callable[[], None],
+    on_step_begun: list[Callable[[int], None]],
+    tell_begun: Callable[[int], None],
+    on_step_end: list[Callable[[], None]],
+    tell_end: Callable[[], None],
+    /,
+) -> None:
+    """What Python does at steps: before a script's first one; once one has begun, with its number, if any hook is in
+    the list; at its end, likewise, or if outermost models are looked for or should be."""
+
+def step_begun(number: SupportsIndex | None, /) -> None:
+    """Tells whoever acts by the step's number; None: counted."""
+
+def end_step() -> None:
+    """The step ends, and with it what hooks still hold of it: operations of the one before that nobody waited for end
+    where they had been issued."""
+
+@final
+class step:  # noqa: N801
+    """The step that spans belong to from here on; without a number it is counted.
+
+    Every step's wall time is recorded, and, where the step is sampled, its spans.
+
+    Example:
+        >>> import smon_rt
+        >>> for k in range(3):
+        ...     with smon_rt.step(k), smon_rt.span("forward_compute", microbatch=0):
+        ...         pass
+    """
+
+    def __init__(self, k: SupportsIndex | None = None) -> None: ...
+    def __enter__(self) -> step: ...
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None, /
+    ) -> None: ...
 
 def is_sampled() -> bool:
     """Whether the current step's spans are recorded: what is costly to find out can be left out otherwise."""

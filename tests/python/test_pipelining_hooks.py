@@ -82,15 +82,27 @@ with recorded("eval"):
     if hasattr(schedule, "eval"):
         with torch.no_grad(): schedule.eval(x, target=y)
     step(schedule)
-from smon_rt.integrations import pipelining
+from smon_rt.integrations import pipelining, state
+from smon_rt.integrations.torch import steps
 def gone(*args, **kwargs): raise LookupError("gone")
-for name in ("_enter", "_leave", "_say_layout", "_loss_follows"):
-    function = getattr(pipelining, name)
-    with recorded("guard" + name):
-        setattr(pipelining, name, gone)
+for module, name in (pipelining, "_say_layout"), (pipelining, "found_layout"), (steps, "begin_unless_explicit"):
+    function = getattr(module, name)
+    with recorded("guard_" + name):
+        setattr(module, name, gone)
         step(make())
-        setattr(pipelining, name, function)
-        pipelining._leave()
+        setattr(module, name, function)
+        step(make())
+class Interrupt(BaseException): pass
+def interrupt(schedule): raise Interrupt
+function = pipelining._say_layout
+with recorded("interrupt"):
+    pipelining._say_layout = interrupt
+    schedule = make()
+    try: step(schedule)
+    except Interrupt: pass
+    else: assert False, "it is the job's"
+    pipelining._say_layout = function
+    step(schedule)
 broken = {"forward": make(module=FailsLater(4, 4)), "loss": make(fails_in_loss), "backward": make(fails_in_backward)}
 for name, schedule in broken.items():
     with recorded(f"error_{name}"):
@@ -161,11 +173,18 @@ def test_an_exception_passes_and_its_span_is_aborted(scenarios: Path, where: str
     assert trace.losses.stale_tokens == trace.losses.foreign_tokens == 0
 
 
-@pytest.mark.parametrize("name", ["_enter", "_leave", "_say_layout", "_loss_follows"])
+@pytest.mark.parametrize("name", ["_say_layout", "found_layout", "begin_unless_explicit"])
 def test_no_function_of_ours_that_raises_is_seen_by_a_schedule(scenarios: Path, name: str) -> None:
     """They raised in the scenario, and it went on."""
-    trace = trace_of(scenarios / f"guard{name}")
-    assert count_of(trace, "forward_compute") > 0
+    trace = trace_of(scenarios / f"guard_{name}")
+    forwards = times_of(trace, "forward_compute")
+    assert [microbatch for microbatch, _ in forwards][-4:] == [0, 1, 2, 3]
+
+
+def test_an_interrupt_in_a_hook_of_a_schedule_is_the_jobs(scenarios: Path) -> None:
+    trace = trace_of(scenarios / "interrupt")
+    # The step that it broke off had no optimizer's, so the next run of the schedule is a further one in it.
+    assert [microbatch for microbatch, _ in times_of(trace, "forward_compute")] == [4, 5, 6, 7]
 
 
 def test_detaching_puts_every_name_back(job: RecordedJob) -> None:

@@ -19,7 +19,7 @@ def test_no_function_of_ours_that_raises_is_seen_by_the_job(torch_job: TorchJob)
         from torch.utils.data import DataLoader
         init()
         start()
-        from smon_rt.integrations.torch import collectives, compute, data, gradients, groups, steps
+        from smon_rt.integrations.torch import collectives, compute, gradients, groups, steps
         model = DistributedDataParallel(torch.nn.Linear(4, 4))
         optimizer = torch.optim.SGD(model.parameters(), 0.1)
         def train():
@@ -33,7 +33,7 @@ def test_no_function_of_ours_that_raises_is_seen_by_the_job(torch_job: TorchJob)
         def gone(*args, **kwargs): raise LookupError("gone")
         for _ in range(3): train()
         replaced = []
-        for module in (collectives, compute, data, gradients, groups, steps):
+        for module in (collectives, compute, gradients, groups, steps):
             for name, function in list(vars(module).items()):
                 is_ours = isinstance(function, types.FunctionType) and function.__module__ == module.__name__
                 if is_ours and name not in ("recorded",):
@@ -41,7 +41,7 @@ def test_no_function_of_ours_that_raises_is_seen_by_the_job(torch_job: TorchJob)
                     train()
                     setattr(module, name, function)
                     replaced.append(name)
-        assert {"_begin_backward", "_begin_forward", "backward_ended", "begin_unless_explicit"} <= {*replaced}
+        assert {"_begin_forward", "_close_step", "optimizer_stepped", "begin_unless_explicit"} <= {*replaced}
         smon_rt.stop()
         print("went on", len(replaced))
         """

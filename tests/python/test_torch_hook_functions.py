@@ -91,21 +91,20 @@ def test_a_pipelines_transfers_run_nothing_of_python(torch_job: TorchJob) -> Non
         assert smon_rt.request_sampling(3, first_step=3)
         ours = []
         def profile(frame, event, _argument):
-            if event == "call" and os.path.join("smon_rt", "integrations") in frame.f_code.co_filename:
+            if event == "call" and os.path.sep + "smon_rt" + os.path.sep in frame.f_code.co_filename:
                 ours.append(frame.f_code.co_name)
         for k in range(5):
             with smon_rt.step(k):
                 reads.clear()
                 asked.clear()
-                sys.setprofile(profile if k == 2 else None)
+                sys.setprofile(profile if k in (2, 4) else None)
                 schedule.step()
                 sys.setprofile(None)
                 assert smon_rt.current() == 0
                 assert k < 1 or not reads, (k, reads)
                 assert (k in (1, 2)) == (not asked), (k, asked)
-        # Two for each backward, and what runs once a step; models' calls are looked at in the first steps only.
-        ours = [name for name in ours if name != "__call__"]
-        assert ours.count("recorded") == 4 and len(ours) <= 4 * 2 + 10, ours
+        # Models' calls are looked at in the first steps only.
+        assert {*ours} <= {"__call__"}, ours
         # The work of a send that nobody waits for is gone; another one's lies there, which has no span of its own.
         kind = smon_rt.KIND_NAMES.index("forward_send")
         with smon_rt.step(5):

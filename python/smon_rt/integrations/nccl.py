@@ -9,7 +9,7 @@ from smon_rt import _nccl_plugin
 from smon_rt._backend import native
 from smon_rt.integrations import state
 
-__all__ = ["step_begun", "stopping", "uses_nccl", "why_not"]
+__all__ = ["forget", "started", "step_begun", "stopping", "uses_nccl", "why_not"]
 
 KEY = "hook.nccl.profiler"
 
@@ -26,6 +26,18 @@ class _State:
     said: str | None = None
 
 
+def started() -> None:
+    """A recording begins: its first steps are looked at."""
+    if step_begun not in state.on_step_begun:
+        state.on_step_begun.append(step_begun)
+
+
+def forget() -> None:
+    """Looks at no step any more."""
+    if step_begun in state.on_step_begun:
+        state.on_step_begun.remove(step_begun)
+
+
 def step_begun(_step: int) -> None:
     """Looks at the third step of each recording whether NCCL has come to its plug-in."""
     if _State.recording != state.switch.recording:
@@ -35,6 +47,7 @@ def step_begun(_step: int) -> None:
     if _State.steps <= LATEST_STEP:
         _State.steps += 1
         if _State.steps > LATEST_STEP:
+            forget()
             _say()
 
 

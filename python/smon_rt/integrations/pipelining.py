@@ -15,13 +15,15 @@ What is recorded, by the classes of torch 2.15 (facts of a run are in the tests)
 `chunk` is the place of a stage among those of this rank: stage_index // pp_size. It tells who is next only where stages
 go round the ranks; where they go to and fro (ZBV, DualPipeV) messages have neither microbatch nor chunk, and pair by
 number.
+
+What runs in each step is of C (csrc/bindings/schedule_calls.cc and pipeline_calls.cc); here is what that asks for once
+for each schedule, and seldom otherwise.
 """
 
 from __future__ import annotations
 
 import itertools
 import sys
-import threading
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -30,10 +32,10 @@ from smon_rt._backend import native
 from smon_rt._layout import Layout, torch_distributed
 from smon_rt._recording import found_layout, known_layout
 from smon_rt.errors import words_of
-from smon_rt.integrations import on_import, state
+from smon_rt.integrations import on_import
 from smon_rt.integrations.patches import Method, Patches
 from smon_rt.integrations.state import FORWARD_ONLY
-from smon_rt.integrations.torch import collectives, compute, steps
+from smon_rt.integrations.torch import collectives
 from smon_rt.kinds import KIND_NAMES, KindName
 
 __all__ = ["attach", "detach"]
@@ -57,29 +59,6 @@ _NOT_OF_MICROBATCHES: dict[str, int] = {}
 _patches = Patches()
 
 
-class _Running:
-    """The schedule that runs on a thread."""
-
-    schedule: Any = None
-    is_eval = False
-    microbatch_offset = 0
-    is_loop = True
-    """Whether stages go round the ranks (0 1 0 1), and not to and fro (0 1 1 0)."""
-    known_schedule = (0, 0)
-    """Number of the recording, and identity of the schedule whose layout has been said in it."""
-    step = -1
-    """How many steps had ended at the last call: further calls in the same step are further microbatches."""
-
-
-class _OfThread(threading.local):
-    def __init__(self) -> None:
-        self.running = _Running()
-
-
-_of_thread = _OfThread()
-_ended_steps = 0
-
-
 def attach() -> None:
     """Hooks into the schedules now, or when the job imports them. Twice is once."""
     if not _patches:
@@ -88,8 +67,6 @@ def attach() -> None:
 
 def detach() -> None:
     """Puts every replaced name back."""
-    if _step_ended in state.on_step_end:
-        state.on_step_end.remove(_step_ended)
     on_import.forget(_attach_now)
     _patches.restore()
 
@@ -110,19 +87,14 @@ def _attach_now() -> None:
             schedules._PipelineSchedule,
             "_initialize_pp_stages",
             ("self", "stages", "args", "kwargs", "target", "fwd_initialized", "bwd_initialized"),
-            _startup,
+            _recorded("startup"),
         ),
-        (schedules.PipelineScheduleSingle, "step", ("self", "args", "target"), _step),
-        (schedules.PipelineScheduleMulti, "step", ("self", "args", "target"), _step),
+        (schedules.PipelineScheduleSingle, "step", ("self", "args", "target"), _recorded("step")),
+        (schedules.PipelineScheduleMulti, "step", ("self", "args", "target"), _recorded("step")),
     ]
-    state.on_step_end.append(_step_ended)
+    native.learn_schedules(_say_layout_guarded, _run_eval, _run_startup)
     problems = [_patches.wrap(*arguments) for arguments in wrapped]
     native.set_fact("hook.pipelining", "; ".join(filter(None, problems))[:200])
-
-
-def _step_ended() -> None:
-    global _ended_steps
-    _ended_steps += 1
 
 
 def _recorded(what: str, number: int = 0) -> Callable[[Method], Method]:
@@ -138,81 +110,34 @@ def _labelled(kind: KindName) -> Callable[[Method], Method]:
     return _recorded("operations", KIND_NAMES.index(kind))
 
 
-def _startup(original: Method) -> Method:
-    def _initialize_pp_stages(self: Any, *args: Any, **kwargs: Any) -> Any:
-        # (stages, args, kwargs, target, fwd_initialized, bwd_initialized)
-        is_done = len(args) > 5 and args[4] and args[5] == getattr(self, "_has_backward", None)
-        if is_done or _of_thread.running.is_eval:
-            return original(self, *args, **kwargs)
-        with native.span(_STARTUP), collectives.override(_NOT_OF_MICROBATCHES):
-            return original(self, *args, **kwargs)
-
-    return _initialize_pp_stages
+def _run_startup(original: Method, *args: Any, **kwargs: Any) -> Any:
+    """Shapes are exchanged, before the first step."""
+    with native.span(_STARTUP), collectives.override(_NOT_OF_MICROBATCHES):
+        return original(*args, **kwargs)
 
 
-def _step(original: Method) -> Method:
-    def step(self: Any, *args: Any, **kwargs: Any) -> Any:
-        running = _of_thread.running
-        if running.schedule is not None:  # of a class that calls another's step
-            return original(self, *args, **kwargs)
-        try:
-            _enter(self)
-        except Exception as error:
-            state.failed("pipelining", error)
-        try:
-            if running.is_eval:
-                with native.span(_EVAL, flags=FORWARD_ONLY), collectives.override(_NOT_OF_MICROBATCHES):
-                    return original(self, *args, **kwargs)
-            return original(self, *args, **kwargs)
-        finally:
-            try:
-                _leave()
-            except Exception as error:
-                state.failed("pipelining", error)
-
-    return step
+def _run_eval(original: Method, *args: Any, **kwargs: Any) -> Any:
+    """A forward-only pass."""
+    with native.span(_EVAL, flags=FORWARD_ONLY), collectives.override(_NOT_OF_MICROBATCHES):
+        return original(*args, **kwargs)
 
 
-def _enter(schedule: Any) -> None:
-    running = _of_thread.running
-    running.schedule = schedule
-    running.is_eval = getattr(schedule, "_has_backward", True) is False
+def _say_layout_guarded(schedule: Any) -> bool:
     try:
-        if not running.is_eval:
-            steps.begin_unless_explicit()
-            steps.interrupt()
-            is_same = running.step == _ended_steps
-            running.microbatch_offset = running.microbatch_offset + schedule._n_microbatches if is_same else 0
-            running.step = _ended_steps
-            compute.model_ran()
-        _say_layout(schedule)
-        native.enter_schedule(running.is_eval, running.is_loop, _loss_follows(schedule), running.microbatch_offset)
+        return _say_layout(schedule)
     except Exception as error:
         native.set_fact("hook.pipelining.layout", words_of(error)[:200])
+        return True
 
 
-def _loss_follows(schedule: Any) -> bool:
-    """Whether the schedule's own code runs, which computes the loss next; the job's functions may do as they like."""
-    return getattr(schedule, "_loss_fn", None) is not None and not getattr(schedule, "_comp_type_to_function_map", None)
+def _say_layout(schedule: Any) -> bool:
+    """Says it in the header. Once in each recording, for each schedule that differs from the one before.
 
-
-def _leave() -> None:
-    running = _of_thread.running
-    native.leave_schedule()
-    running.schedule = None
-    running.is_eval = False
-
-
-def _say_layout(schedule: Any) -> None:
-    running = _of_thread.running
-    schedule_now = (state.switch.recording, id(schedule))
-    if schedule_now == running.known_schedule:
-        return
-    running.known_schedule = schedule_now
+    Returns whether stages go round the ranks (0 1 0 1), and not to and fro (0 1 1 0).
+    """
     stages = getattr(schedule, "_stages", None) or [schedule._stage]
     stage = stages[0]
     places = stage.stage_index_to_group_rank
-    running.is_loop = all(place == index % stage.group_size for index, place in places.items())
     class_name = type(schedule).__name__
     layout = replace(
         known_layout(),
@@ -223,6 +148,7 @@ def _say_layout(schedule: Any) -> None:
         schedule=_SCHEDULE_NAMES.get(class_name, class_name),
     )
     found_layout(_without_pipeline_in_dp(layout, stage.group))
+    return all(place == index % stage.group_size for index, place in places.items())
 
 
 def _without_pipeline_in_dp(layout: Layout, group: Any) -> Layout:

@@ -1,12 +1,15 @@
 """What the hooks of all integrations share: whether they act, and what they say when they cannot.
 
-Threading: plain attributes that hooks read on any thread; written by attach, detach, start and stop.
+What hooks look at in each step is in C++ (`switch`), as are the hooks that run in each: a step in which no integration
+has asked for Python runs none.
+
+Threading: plain values that hooks read on any thread; written by attach, detach, start and stop.
 """
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable
+from typing import Any
 
 from smon_rt._backend import native, say
 from smon_rt.environment import LogLevel
@@ -15,9 +18,9 @@ from smon_rt.kinds import KIND_NAMES, KindName
 
 __all__ = [
     *("FALLBACK_HOOK", "FORWARD_ONLY", "HOST", "NOT_WAITED", "OTHER_THREAD", "WAIT_RETURN"),
-    *("Switch", "begin_counted_step", "begin_step", "begin_unless_open", "call_all", "end_step", "failed", "mask"),
+    *("begin_counted_step", "begin_step", "begin_unless_open", "call_all", "end_step", "failed", "mask"),
     *("say_once", "switch"),
-    *("on_step_begin", "on_step_begun", "on_step_end", "on_stop", "step_begun"),
+    *("on_models_sought", "on_step_begin", "on_step_begun", "on_step_end", "on_stop", "step_begun"),
 ]
 
 # Bits of span_flag and numbers of TimeSource in csrc/format/span.h; a test holds them against the reader's.
@@ -29,28 +32,18 @@ HOST = 0
 WAIT_RETURN = 4
 
 
-class Switch:
-    """Whether hooks act. Those that cannot be taken out again (c10d's) look here first."""
-
-    is_on = False
-    is_stepped_by_script = False
-    """The script says its steps itself."""
-    is_stepped_by_framework = False
-    """A framework's own loop says them: torch's optimizers then end none."""
-    recording = 0
-    """Counts the recordings of this process: numbers of communicators are those of one."""
-    step = -1
-    """The step that has begun last, recorded or not; -1: none."""
-
-
-switch = Switch()
+#: Whether hooks act, and what else they look at. Those that cannot be taken out again (c10d's) look here first.
+switch = native.switch
 
 #: Called before the first step begins: the job has set up by then what it is made of.
 on_step_begin: list[Callable[[], None]] = []
-#: Called once each step has begun, with its number, whether it is recorded or not.
+#: Called once each step has begun, with its number, whether it is recorded or not. Whoever has nothing to do for a
+#: while is not in it: an empty list costs a step nothing.
 on_step_begun: list[Callable[[int], None]] = []
-#: Called at the end of each step: what integrations still hold of it is let go.
+#: Called at the end of each step, as the one before: what integrations still hold of it is let go.
 on_step_end: list[Callable[[], None]] = []
+#: Called at the end of a step in which outermost models were looked for, or should have been.
+on_models_sought: list[Callable[[], None]] = []
 #: Called before recording stops: what is open ends.
 on_stop: list[Callable[[], None]] = []
 
@@ -64,29 +57,33 @@ def begin_counted_step() -> None:
 
 def begin_step(number: int | None) -> None:
     """A step begins that a hook has found, with the script's number or counted on. Never raises."""
-    call_all(on_step_begin, "step_begin")
+    _prepare()
     native.step_begin(number)
     step_begun(number)
 
 
-def step_begun(number: int | None) -> None:
-    """Tells whoever acts by the step's number. Never raises."""
+#: Tells whoever acts by the step's number, which a script gives as it likes; None: counted. Never raises.
+step_begun: Callable[[Any], None] = native.step_begun
+#: The step ends, and with it what hooks still hold of it. Never raises.
+end_step: Callable[[], None] = native.end_step
+
+
+def _prepare() -> None:
+    call_all(on_step_begin, "step_begin")
+
+
+def _tell_begun(number: int) -> None:
     try:
-        switch.step = operator.index(number)  # type: ignore[arg-type]
-    except TypeError:  # None, or what the recorder has said is no number
-        switch.step += 1
-    try:
-        for hook in on_step_begun:
-            hook(switch.step)
+        for hook in (*on_step_begun,):  # one that has done takes itself out
+            hook(number)
     except Exception as error:
         failed("step_begun", error)
 
 
-def end_step() -> None:
-    """The step ends, and with it what hooks still hold of it. Never raises."""
-    native.step_end()
-    if on_step_end:
-        call_all(on_step_end, "step_end")
+def _tell_end() -> None:
+    call_all(on_step_end, "step_end")
+    if switch.is_looking_for_models or (switch.backwards > 0 and switch.models == 0):
+        call_all(on_models_sought, "torch.forward")
 
 
 def begin_unless_open(kind: int, kinds: int, where: str) -> int:
@@ -131,3 +128,7 @@ def say_once(message: str) -> None:
 def mask(*kinds: KindName) -> int:
     """Kinds as bits, for `find_open`."""
     return sum(1 << KIND_NAMES.index(kind) for kind in kinds)
+
+
+native.learn_failed(failed)
+native.learn_steps(_prepare, on_step_begun, _tell_begun, on_step_end, _tell_end)

@@ -41,6 +41,25 @@ TEST(DrainPace, SleepsWhileNothingCanCome) {
   EXPECT_EQ(pace.next({.since_last = milliseconds(100)}), milliseconds(10));
 }
 
+TEST(DrainPace, StepsThatAreNotSampledAreLookedAtTwiceASecondOnceThePaceIsKnown) {
+  DrainPace pace;
+  EXPECT_EQ(settled(pace, 10.0 / 1024, false), milliseconds(500));  // their times alone: ten steps a second
+  // One that is sampled is looked at as ever, and the next ones are found as they come.
+  EXPECT_EQ(pace.next({.filled_ratio = 26.0 / 4096, .since_last = milliseconds(500)}), milliseconds(100));
+  EXPECT_EQ(settled(pace, 260.0 / 4096), milliseconds(100));
+}
+
+TEST(DrainPace, FastStepsOrSpansAreNotLeftAloneForLongerThanRingsAllow) {
+  DrainPace steps;
+  settled(steps, 1000.0 / 1024, false);  // steps of 1 ms, in the log of steps
+  const nanoseconds sleep = settled(steps, 0, false);
+  EXPECT_LE(sleep, milliseconds(256));
+  EXPECT_GT(sleep, milliseconds(255));
+  DrainPace spans;
+  settled(spans, 5);
+  EXPECT_LE(settled(spans, 0, false), milliseconds(50));  // they may come as fast again
+}
+
 TEST(DrainPace, AFewSpansJustBeforeALookAreNoPace) {
   DrainPace pace;
   // A step that began with the thread.

@@ -49,8 +49,6 @@ def attach() -> None:
     if _Attached.is_on:
         return
     _Attached.is_on = True
-    for hooks, hook in _STATE_HOOKS:
-        hooks.append(hook)
     for name, (module_name, wrap) in _PARTS.items():
         callback = functools.partial(_attach_part, name, wrap)
         _Attached.callbacks.append(callback)
@@ -79,6 +77,9 @@ def say_facts() -> None:
 
 
 def _attach_part(name: str, wrap: Callable[[Patches], list[str]]) -> None:
+    for hooks, hook in _STATE_HOOKS:  # not before the job has Megatron: any of them costs a step calls of Python
+        if hook not in hooks:
+            hooks.append(hook)
     try:
         reason = "; ".join(filter(None, wrap(_Attached.patches)))
     except Exception as error:  # a module of another version

@@ -28,7 +28,7 @@ from smon_rt.integrations.megatron.pass_ids import NO_IDS, Ids, PassIds
 from smon_rt.integrations.megatron.passes import optimizer_stepped
 from smon_rt.integrations.patches import Method, Patches
 from smon_rt.integrations.state import FORWARD_ONLY, HOST, failed, say_once, switch
-from smon_rt.integrations.torch import collectives, compute
+from smon_rt.integrations.torch import collectives
 from smon_rt.kinds import KIND_NAMES
 
 __all__ = ["PARTS", "optimizer_stepped"]
@@ -92,7 +92,7 @@ def _pass(original: Method) -> Method:
 
 def _evaluate(original: Method, args: tuple[Any, ...], kwargs: _Call) -> Any:
     passes.begin_unrecorded()
-    compute.close_forward()
+    native.close_forward(0)
     was_inside = native.is_inside_model()
     native.set_inside_model(True)
     try:

@@ -32,7 +32,7 @@ from smon_rt.integrations.torch.groups import Group
 from smon_rt.kinds import KIND_NAMES
 
 __all__ = [
-    *("Operation", "begin", "end_all", "end_unwaited", "is_layout_known", "learn_torch", "make_hooks", "override"),
+    *("Operation", "begin", "end_all", "is_layout_known", "learn_torch", "make_hooks", "override"),
     *("switch_hooks", "waiting"),
 ]
 
@@ -230,11 +230,6 @@ def _direction(rank: int, peer: int, is_send: bool) -> int:
     if source < target:
         return _FORWARD_SEND if is_send else _FORWARD_RECV
     return _BACKWARD_SEND if is_send else _BACKWARD_RECV
-
-
-def end_unwaited() -> None:
-    """At a step's end: works of the step before that nobody has waited for end where they had been issued."""
-    native.end_unwaited()
 
 
 def end_all() -> None:

@@ -18,13 +18,13 @@ from collections.abc import Callable
 from typing import Any
 
 from smon_rt._backend import native
-from smon_rt.integrations.state import FORWARD_ONLY, HOST, call_all, failed, mask, switch
+from smon_rt.integrations.state import FORWARD_ONLY, failed, mask, switch
 from smon_rt.integrations.torch import gradients, steps
 from smon_rt.kinds import KIND_NAMES
 
-__all__ = ["Roots", "backward", "close_forward", "model_ran", "step_ended"]
+__all__ = ["Roots", "learn_torch", "reduction_began"]
 
-_FORWARD, _BACKWARD, _EVAL = map(KIND_NAMES.index, ("forward_compute", "backward_compute", "eval"))
+_FORWARD, _EVAL = map(KIND_NAMES.index, ("forward_compute", "eval"))
 #: Whoever has one of these open records what this module would.
 _COMPUTE = mask("forward_compute", "backward_compute", "forward_backward_combined", "eval", "startup")
 _DISCOVERY_STEPS = 3
@@ -32,26 +32,6 @@ _DISCOVERY_STEPS = 3
 _DISCOVERY_CALLS = 32
 
 Call = Callable[..., Any]
-
-
-class _Counts:
-    """Of the current step. An object, since an attribute of a class is costly to set."""
-
-    models = 0
-    """Calls of outermost modules with parameters, recorded or not."""
-    forwards = 0
-    backwards = 0
-    is_end_awaited = False
-    """The engine will say when this backward pass has computed all."""
-
-
-_counts = _Counts()
-
-
-#: Called when a backward pass has returned: whatever it reduces is reduced.
-on_backward_end: list[Callable[[], None]] = []
-
-_ON_EVAL_END = [steps.go_on]
 
 
 class Roots:
@@ -71,20 +51,23 @@ class Roots:
         """For some steps every outermost call is noticed."""
         self._steps_left = steps_count
         self._calls_left = _DISCOVERY_CALLS
+        switch.is_looking_for_models = True
         self._begin_discovery()
 
     def step_ended(self) -> None:
         """Ends the discovery, or begins one: gradients came from a model that was not seen."""
         if self._steps_left > 0:
-            self._steps_left -= 1 if _counts.models else 0
+            self._steps_left -= 1 if switch.models else 0
             if self._steps_left == 0:
+                switch.is_looking_for_models = False
                 self._end_discovery()
-        elif _counts.backwards > 0 and _counts.models == 0:
+        elif switch.backwards > 0 and switch.models == 0:
             self.discover(1)
 
     def restore(self) -> None:
         """Puts every `__call__` back, except where someone has replaced ours since."""
         self._steps_left = 0
+        switch.is_looking_for_models = False
         self._end_discovery()
         for owner, (own_call, replacement) in self._classes.items():
             if vars(owner).get("__call__") is replacement:
@@ -139,7 +122,7 @@ class Roots:
                 self._begin_discovery()
         if is_eval:
             native.end(token)
-            call_all(_ON_EVAL_END, "torch.forward")
+            native.go_on_with_optimizer()
         elif token:
             native.forward_returned()
         return result
@@ -150,7 +133,7 @@ class Roots:
             if next(module.parameters(), None) is None:
                 return False  # a loss, a transform: no model
             self._wrap_class(owner)
-        _counts.models += 1
+        switch.models += 1
         # Recomputed activations are part of the backward pass, on whichever thread.
         return not gradients.is_in_backward()
 
@@ -172,76 +155,27 @@ def _begin_forward(module: Any) -> int:
     if forward := native.forward():
         return forward  # another part of the same microbatch's model
     steps.begin_unless_explicit()
-    steps.interrupt()
+    native.interrupt_optimizer()
     if native.find_open(_COMPUTE):
         return 0
     gradients.forward_ran(module)
-    token = native.begin(_FORWARD, _counts.forwards, 0)
-    _counts.forwards += 1
+    token = native.begin(_FORWARD, switch.forwards, 0)
+    switch.forwards += 1
     native.set_forward(token)
     return token
 
 
 def _begin_eval() -> int:
     native.close_forward(0)
-    steps.interrupt()
+    native.interrupt_optimizer()
     if native.find_open(_COMPUTE):
         return 0
     return native.begin(_EVAL, -1, -1, 0, 0, -1, 0, 0, 0, FORWARD_ONLY)
 
 
-def close_forward() -> None:
-    """Something else begins: the forward that is still awaiting its backward ended when its module returned."""
-    native.close_forward(0)
-
-
-def backward(original: Call) -> Call:
-    """What `torch.autograd.backward` becomes."""
-    is_compiling: Callable[[], bool] = sys.modules["torch"].compiler.is_compiling
-    enter_stage, leave_stage, ended = native.enter_stage_backward, native.leave_stage_backward, gradients.backward_ended
-
-    def recorded(*args: Any, **kwargs: Any) -> Any:
-        if is_compiling() or not switch.is_on:
-            return original(*args, **kwargs)
-        if enter_stage():  # the backward of a pipeline's stage, which is recorded: nothing is left to find out
-            _counts.is_end_awaited = False
-            result = original(*args, **kwargs)
-            leave_stage()
-            ended()
-            return result
-        token = None
-        try:
-            # One inside another belongs to it: recomputed activations.
-            token = None if gradients.is_in_backward() else _begin_backward()
-        except Exception as error:
-            failed("torch.backward", error)
-        if token is None:
-            return original(*args, **kwargs)
-        try:
-            result = original(*args, **kwargs)
-        except BaseException:
-            native.abort(token)
-            raise
-        if token:  # else whoever recorded it takes the end
-            native.end_at(token, native.take_backward_end(), HOST, 0)
-        call_all(on_backward_end, "torch.backward")
-        return result
-
-    return recorded
-
-
-def _begin_backward() -> int:
-    _counts.is_end_awaited = False
-    native.take_backward_end()
-    native.end_forward()
-    steps.interrupt()
-    microbatch = min(_counts.backwards, max(_counts.forwards - 1, 0))
-    if native.find_open(_COMPUTE):
-        return 0
-    _counts.backwards += 1
-    token = native.begin(_BACKWARD, microbatch, 0)
-    native.await_backward_end(token)
-    return token
+def learn_torch(torch: Any) -> None:
+    """What the backward's wrapper (csrc/bindings/pass_calls.cc) asks of torch."""
+    native.learn_passes(torch.compiler.is_compiling, getattr(torch._C, "_current_graph_task_id", None))
 
 
 def reduction_began() -> None:
@@ -249,18 +183,7 @@ def reduction_began() -> None:
 
     The engine calls what is queued here in order, and the reducer queues its wait after its last collective.
     """
-    if _counts.is_end_awaited:
+    if switch.is_end_awaited:
         return
-    _counts.is_end_awaited = True
+    switch.is_end_awaited = True
     sys.modules["torch"].autograd.Variable._execution_engine.queue_callback(native.backward_computed)
-
-
-def model_ran() -> None:
-    """A model's calls in this step are recorded elsewhere: none need be looked for."""
-    _counts.models += 1
-
-
-def step_ended() -> None:
-    """Counts of microbatches begin again."""
-    native.close_forward(FORWARD_ONLY)
-    _counts.models = _counts.forwards = _counts.backwards = 0

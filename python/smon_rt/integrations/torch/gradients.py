@@ -16,6 +16,7 @@ import weakref
 from typing import Any
 
 from smon_rt._backend import native
+from smon_rt.integrations.state import switch
 
 __all__ = ["ENGINE", "FUNCTIONAL", "PYTHON", "are_gradients", "are_reduced", "learn_files", "origin_of"]
 
@@ -52,13 +53,12 @@ class _Seen:
         self.modules: weakref.WeakSet[Any] = weakref.WeakSet()
         self.optimizers: weakref.WeakSet[Any] = weakref.WeakSet()
 
-    must_look = False
-    """A backward pass has ended, and no optimizer has stepped since."""
     addresses: frozenset[int] | None = None
     totals: frozenset[int] = frozenset()
     """Elements of all gradients of a model, or an optimizer: those of a flat copy."""
     sizes: _Sizes | None = None
-    backwards = 0
+    addresses_of = sizes_of = 0
+    """How many backward passes had ended when that was found."""
 
 
 _seen = _Seen()
@@ -100,7 +100,7 @@ def are_reduced(origin: int, frame: Any, tensors: list[Any]) -> bool:
         if origin == ENGINE:
             return True
         return origin == PYTHON and _is_called_by_hook(frame)
-    return _seen.must_look and origin == PYTHON and are_gradients(tensors)
+    return switch.must_look and origin == PYTHON and are_gradients(tensors)
 
 
 def _is_called_by_hook(frame: Any) -> bool:
@@ -118,12 +118,15 @@ def _is_called_by_hook(frame: Any) -> bool:
 
 def are_gradients(tensors: list[Any]) -> bool:
     """Whether these are gradients, or a flat copy of all of a model's; asked between backward and optimizer only."""
-    if _seen.sizes is None:
+    passes = switch.backward_passes
+    if _seen.sizes is None or passes - _seen.sizes_of >= _LOOK_AGAIN:
+        _seen.sizes_of = passes
         _seen.sizes = _Sizes([[p.numel() for p in parameters] for parameters in _parameters()])
     tensors = [tensor for tensor in tensors if _seen.sizes.may_be(tensor.numel())]
     if not tensors:
         return False  # as the activations of tensor parallelism, between the backward passes of a pipeline
-    if _seen.addresses is None:
+    if _seen.addresses is None or passes != _seen.addresses_of:
+        _seen.addresses_of = passes
         _find_gradients()
     addresses = _seen.addresses or frozenset()
     return any(t.data_ptr() in addresses or t.numel() in _seen.totals for t in tensors)
@@ -142,22 +145,8 @@ def _find_gradients() -> None:
     _seen.totals = frozenset(sum(gradient.numel() for gradient in those) for those in gradients if those)
 
 
-def backward_ended() -> None:
-    """Gradients are there now."""
-    _seen.addresses = None
-    _seen.backwards += 1
-    if _seen.backwards % _LOOK_AGAIN == 0:
-        _seen.sizes = None
-    if not _seen.must_look:
-        _seen.must_look = True
-        native.set_must_look(True)
-
-
 def optimizer_stepped(optimizer: Any) -> None:
-    """Gradients have been used."""
-    if _seen.must_look:
-        _seen.must_look = False
-        native.set_must_look(False)
+    """It steps for the first time, as far as a thread knows."""
     if optimizer not in _seen.optimizers:
         _seen.optimizers.add(optimizer)
         _seen.sizes = None

@@ -20,7 +20,6 @@ from smon_rt.integrations.patches import Patches
 from smon_rt.integrations.torch import (
     collectives,
     compute,
-    data,
     fallback,
     fsdp,
     gradients,
@@ -94,13 +93,14 @@ def detach() -> None:
     for hooks, hook in _STATE_HOOKS:
         if hook in hooks:
             hooks.remove(hook)
-    if nccl.step_begun in state.on_step_begun:
-        state.on_step_begun.remove(nccl.step_begun)
+    nccl.forget()
 
 
 def say_facts() -> None:
     """A recording begins: which hooks there are, for its header."""
     collectives.started()
+    if "torch" in sys.modules:
+        nccl.started()
     if uncompiled.MODULE in sys.modules:  # again: modules of ours may have come since
         _attach_dynamo()
     for key, reason in _Attached.facts.items():
@@ -110,7 +110,7 @@ def say_facts() -> None:
 def _attach_now() -> None:
     for hooks, hook in _STATE_HOOKS:
         hooks.append(hook)
-    state.on_step_begun.append(nccl.step_begun)
+    nccl.started()
     collectives.switch_hooks(True)
     gradients.learn_files()
     _try("forward", _attach_forward)
@@ -149,8 +149,9 @@ def _attach_forward() -> str:
 
 
 def _attach_backward() -> str:
+    compute.learn_torch(sys.modules["torch"])
     autograd = sys.modules["torch.autograd"]
-    return _Attached.patches.wrap(autograd, "backward", ("tensors", "grad_tensors"), compute.backward)
+    return _Attached.patches.wrap(autograd, "backward", ("tensors", "grad_tensors"), native.recorded_backward)
 
 
 def _attach_optimizer() -> str:
@@ -159,7 +160,7 @@ def _attach_optimizer() -> str:
     after = getattr(optimizer, "register_optimizer_step_post_hook", None)
     if before is None or after is None:
         return "torch.optim.optimizer.register_optimizer_step_pre_hook is not there"
-    _Attached.handles += [before(steps.before_step), after(steps.after_step)]
+    _Attached.handles += [before(native.before_optimizer), after(native.after_optimizer)]
     return ""
 
 
@@ -268,7 +269,7 @@ def _attach_functional() -> None:
 
 def _attach_data() -> None:
     iterator = sys.modules[_LOADER]._BaseDataLoaderIter
-    _try("data", lambda: _Attached.patches.wrap(iterator, "__next__", ("self",), data.next_batch))
+    _try("data", lambda: _Attached.patches.wrap(iterator, "__next__", ("self",), native.recorded_next))
 
 
 def _attach_mesh() -> None:
@@ -288,16 +289,13 @@ def _attach_dynamo() -> None:
     _try("compile", uncompiled.skip_our_code)
 
 
-def _step_ended() -> None:
+def _models_sought() -> None:
     if _Attached.roots is not None:
         _Attached.roots.step_ended()
-    compute.step_ended()
-    steps.step_ended()
-    collectives.end_unwaited()
 
 
 def _stopping() -> None:
-    compute.close_forward()
+    native.close_forward(0)
     collectives.end_all()
     steps.reset()
 
@@ -312,12 +310,7 @@ _LATER: dict[str, Callable[[], None]] = {
     uncompiled.MODULE: _attach_dynamo,
 }
 _STATE_HOOKS: tuple[tuple[list[Callable[[], None]], Callable[[], None]], ...] = (
-    (state.on_step_end, _step_ended),
+    (state.on_models_sought, _models_sought),
     (state.on_stop, _stopping),
     (state.on_stop, nccl.stopping),
-    (steps.on_other_work, compute.close_forward),
-    (steps.on_other_work, steps.interrupt),
-    (compute.on_backward_end, native.end_reductions),
-    (compute.on_backward_end, gradients.backward_ended),
-    (compute.on_backward_end, steps.go_on),
 )
