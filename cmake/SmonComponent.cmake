@@ -11,6 +11,7 @@
 #   smon_test(NAME op_graph_test LABEL unit SOURCES op_graph_test.cc DEPENDS analysis)
 #       GoogleTest program; each TEST is one ctest. LABEL: unit contract integration golden gpu slow. Lives in
 #       tests/<kind>/<component>/CMakeLists.txt, which tests/<kind>/CMakeLists.txt adds. Slow ones run in `make soak`.
+#       Tests run beside each other, but for those of programs that say ALONE.
 #
 #   smon_fuzzer(NAME op_table_fuzzer SOURCES op_table_fuzzer.cc DEPENDS analysis)
 #       A file with LLVMFuzzerTestOneInput in tests/fuzz; its seeds, and what it once found, in
@@ -53,6 +54,10 @@ function(smon_component)
     add_library(${target} STATIC ${arg_SOURCES} ${arg_HEADERS})
     set(visibility PUBLIC)
     smon_target_defaults(${target})
+    if(NOT arg_NAME IN_LIST SMON_RT_TESTED_COMPONENTS)
+      # Only where something that is tested needs it.
+      set_target_properties(${target} PROPERTIES EXCLUDE_FROM_ALL ON)
+    endif()
   else()
     add_library(${target} INTERFACE ${arg_HEADERS})
     set(visibility INTERFACE)
@@ -82,15 +87,44 @@ function(smon_program target)
   set_target_properties(${target} PROPERTIES RUNTIME_OUTPUT_DIRECTORY "${PROJECT_BINARY_DIR}/bin")
 endfunction()
 
+# What is tested is optimised in its library; optimising the tests themselves is a third of a build's time, and half of it
+# under sanitizers.
+function(smon_test_optimization target)
+  if(SMON_RT_SANITIZE)
+    target_compile_options(${target} PRIVATE -O0)
+  else()
+    target_compile_options(${target} PRIVATE $<$<CONFIG:Release>:-O1>)
+  endif()
+endfunction()
+
+# What each test includes, compiled once: it is half of what compiling a test takes. Under sanitizers only, so that the
+# other builds notice an #include that a test lacks.
+function(smon_precompile_test_headers target)
+  if(NOT SMON_RT_SANITIZE)
+    return()
+  endif()
+  if(NOT TARGET smon_test_headers)
+    file(WRITE "${PROJECT_BINARY_DIR}/test_headers_main.cc" "int main() {}\n")
+    add_executable(smon_test_headers EXCLUDE_FROM_ALL "${PROJECT_BINARY_DIR}/test_headers_main.cc")
+    smon_program(smon_test_headers)
+    smon_test_optimization(smon_test_headers)
+    target_link_libraries(smon_test_headers PRIVATE GTest::gtest)
+    target_precompile_headers(smon_test_headers PRIVATE
+      <gtest/gtest.h> <algorithm> <atomic> <chrono> <cmath> <filesystem> <fstream> <functional> <map> <memory> <random>
+      <set> <span> <string> <thread> <vector>)
+  endif()
+  target_precompile_headers(${target} REUSE_FROM smon_test_headers)
+endfunction()
+
 function(smon_test)
-  cmake_parse_arguments(PARSE_ARGV 0 arg "" "NAME;LABEL" "SOURCES;DEPENDS")
+  cmake_parse_arguments(PARSE_ARGV 0 arg "ALONE" "NAME;LABEL" "SOURCES;DEPENDS")
   if(NOT arg_LABEL MATCHES "^(unit|contract|integration|golden|gpu|slow)$")
     message(FATAL_ERROR "smon_test(${arg_NAME}): LABEL must be unit, contract, integration, golden, gpu or slow")
   endif()
   add_executable(${arg_NAME} ${arg_SOURCES})
   smon_program(${arg_NAME})
-  # What is tested is optimised in its library; optimising the tests themselves is a third of a build's time.
-  target_compile_options(${arg_NAME} PRIVATE $<$<CONFIG:Release>:-O1>)
+  smon_test_optimization(${arg_NAME})
+  smon_precompile_test_headers(${arg_NAME})
   smon_link_components(${arg_NAME} PRIVATE ${arg_DEPENDS})
   target_link_libraries(${arg_NAME} PRIVATE GTest::gtest_main)
   set(timeout_s 120)
@@ -100,7 +134,7 @@ function(smon_test)
   gtest_discover_tests(${arg_NAME}
     TEST_PREFIX "${arg_NAME}/"
     DISCOVERY_MODE PRE_TEST
-    PROPERTIES LABELS ${arg_LABEL} TIMEOUT ${timeout_s})
+    PROPERTIES LABELS ${arg_LABEL} TIMEOUT ${timeout_s} RUN_SERIAL ${arg_ALONE})
 endfunction()
 
 function(smon_fuzzer)

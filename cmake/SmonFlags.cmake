@@ -16,7 +16,7 @@ endif()
 
 set(SMON_RT_SANITIZER_FLAGS "")
 if(SMON_RT_SANITIZE)
-  set(SMON_RT_SANITIZER_FLAGS -fsanitize=${SMON_RT_SANITIZE} -fno-omit-frame-pointer -g)
+  set(SMON_RT_SANITIZER_FLAGS -fsanitize=${SMON_RT_SANITIZE} -fno-omit-frame-pointer -g1)
   if(SMON_RT_SANITIZE MATCHES undefined)
     # Undefined behaviour ends the program like every other finding, instead of printing a line nobody reads.
     list(APPEND SMON_RT_SANITIZER_FLAGS -fno-sanitize-recover=all)

@@ -7,8 +7,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <optional>
 #include <string>
 #include <type_traits>
@@ -17,6 +15,7 @@
 #include "api/smon_rt.h"
 #include "cuda/nccl_profiler_types.h"
 #include "format/arena_view.h"
+#include "tests/integration/file_bytes.h"
 
 namespace smon_rt::testing {
 
@@ -178,9 +177,8 @@ class NcclTest : public ::testing::Test {
 
   ArenaContents arena() const {
     const std::string name = "/dev/shm/smon-" + std::to_string(::getuid()) + "-" + run_id_ + "-0-0";
-    std::ifstream file(name, std::ios::binary);
-    const std::vector<char> bytes{std::istreambuf_iterator<char>(file), {}};
-    auto read = read_arena(std::as_bytes(std::span(bytes)));
+    const std::vector<std::byte> bytes = read_file_bytes(name);
+    auto read = read_arena(bytes);
     if (!read) ADD_FAILURE() << name << ": " << read.error().message;
     return read ? *read : ArenaContents{};
   }

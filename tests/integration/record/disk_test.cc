@@ -39,7 +39,7 @@ TEST_F(RecordDiskTest, AFullDiskTurnsTheFileOffAndKeepsWhatIsWhole) {
     const rlimit bytes{20000, 20000};
     return ::setrlimit(RLIMIT_FSIZE, &bytes) == 0;
   };
-  RecordProcess process({start(), "steps:10", "sync", "spans:20000", "status", "stop", "exit:4"}, limit);
+  RecordProcess process({start(), "steps:10", "sync", "spans:20000", "file_error", "status", "stop", "exit:4"}, limit);
   const std::string status = process.read_line_with("started=");
   EXPECT_EQ(number_in(status, "file_error"), 1) << status;
   EXPECT_EQ(process.read_line_with("stop="), "stop=5");
@@ -52,7 +52,7 @@ TEST_F(RecordDiskTest, AFullDiskTurnsTheFileOffAndKeepsWhatIsWhole) {
 
 TEST_F(RecordDiskTest, AFullFileSystemTurnsTheFileOff) {
   const std::string path = directory_.string();
-  RecordProcess process({start(), "steps:10", "spans:20000", "status", "stop", "exit:4"},
+  RecordProcess process({start(), "steps:10", "spans:20000", "file_error", "status", "stop", "exit:4"},
                         [&] { return mount_tmpfs(path, "size=32k"); });
   const std::string status = process.read_line_with("started=");
   const int code = process.exit_code();

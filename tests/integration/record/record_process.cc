@@ -12,13 +12,12 @@
 #include <algorithm>
 #include <chrono>
 #include <cstring>
-#include <fstream>
-#include <iterator>
 #include <span>
 #include <stdexcept>
 #include <thread>
 
 #include "format/trace_reader.h"
+#include "tests/integration/file_bytes.h"
 
 namespace smon_rt {
 
@@ -75,9 +74,8 @@ RecordedTrace read_traces(const fs::path& directory, const std::string& ending) 
   std::ranges::sort(paths, {}, [](const fs::path& path) { return std::pair(path.string().size(), path.string()); });
   for (const fs::path& path : paths) {
     ++trace.files;
-    std::ifstream file(path, std::ios::binary);
-    const std::vector<char> bytes(std::istreambuf_iterator<char>(file), {});
-    read_trace(std::as_bytes(std::span(bytes)), {}, collector);
+    const std::vector<std::byte> bytes = read_file_bytes(path);
+    read_trace(bytes, {}, collector);
   }
   const std::pair<std::uint32_t, std::uint64_t>* before = nullptr;
   for (const auto& [at, span] : trace.spans) {

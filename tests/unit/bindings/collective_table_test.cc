@@ -33,10 +33,12 @@ class CollectiveTable : public testing::Test {
   void SetUp() override {
     set_up_table(&let_go);
     g_let_go = 0;
-    folder_ = testing::TempDir() + "collective_table_" + std::to_string(::getpid());
+    const std::string run_id = "collective_table_" + std::to_string(::getpid());
+    folder_ = testing::TempDir() + run_id;
     smon_config config;
     smon_config_init(&config);
     config.trace_dir = folder_.c_str();
+    config.run_id = run_id.c_str();
     config.sample_ratio = 0.0;
     config.warmup_steps = 0;
     config.always_steps = 0;
