@@ -34,9 +34,12 @@ setup: .venv/.project-stamp ## system packages, .venv, the project in it
 
 # Build requirements go into the environment itself: an isolated build would configure build/release with programs of a
 # folder that pip removes afterwards.
-.venv/.project-stamp: .venv/.venv-stamp pyproject.toml setup.py tools/generate_proto.py $(wildcard proto/smon_rt/v1/*.proto)
-	@echo "set-up: installing Python packages, compiling the C++ parts: some minutes (four on two free cores)"
+.venv/.tools-stamp: .venv/.venv-stamp
 	.venv/bin/python -m pip install -q "setuptools>=68" wheel "pybind11>=2.13" "cmake>=3.24" ninja "grpcio-tools>=1.63"
+	touch $@
+
+.venv/.project-stamp: .venv/.tools-stamp pyproject.toml setup.py tools/generate_proto.py $(wildcard proto/smon_rt/v1/*.proto)
+	@echo "set-up: installing Python packages, compiling the C++ parts: some minutes (four on two free cores)"
 	.venv/bin/python -m pip install -q --no-build-isolation -e ".[test]"
 	touch $@
 
@@ -108,6 +111,11 @@ asan tsan: setup
 	ctest --preset $@
 asan: ## C++ tests under AddressSanitizer and UndefinedBehaviorSanitizer
 tsan: ## C++ tests of all that has threads under ThreadSanitizer
+
+# Needs nothing of Python but cmake and ninja: .ci/run compiles them while it installs packages and runs other tests.
+.PHONY: compile-sanitizers
+compile-sanitizers: .venv/.tools-stamp # the builds of fuzz and tsan, without running anything
+	for preset in fuzz tsan; do cmake --preset $$preset && cmake --build --preset $$preset || exit 1; done
 
 .PHONY: fuzz
 fuzz: setup ## each fuzzer for FUZZ_SECONDS (20); needs clang-19

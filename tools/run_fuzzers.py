@@ -1,4 +1,4 @@
-"""Runs each libFuzzer program of a build for some seconds.
+"""Runs each libFuzzer program of a build for some seconds, as many at once as there are cores.
 
     python tools/run_fuzzers.py --build build/fuzz --seconds 20
 
@@ -13,6 +13,7 @@ import os
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -55,7 +56,8 @@ def main() -> int:
     if not programs:
         print(f"run_fuzzers: no fuzzer in {build / 'fuzzers'}; build the fuzz preset first", file=sys.stderr)
         return 2
-    results = [run_fuzzer(program, build, arguments.seconds) for program in programs]
+    with ThreadPoolExecutor(os.cpu_count()) as pool:  # of waiting threads: each fuzzer is a process
+        results = list(pool.map(lambda program: run_fuzzer(program, build, arguments.seconds), programs))
     print(f"run_fuzzers: {results.count(True)} ok, {results.count(False)} failed")
     return 0 if all(results) else 1
 
