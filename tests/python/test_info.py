@@ -19,7 +19,18 @@ from smon_rt.trace.kinds import FLAGS, KIND_NUMBERS
 from smon_rt.trace.rank_trace import OPEN_SPANS_RING
 from smon_rt.trace.summary import summarize
 from tests.python.arena_files import DEAD_PID, Arena, Ring, write_arena
-from tests.python.smon_files import TestSpan, end, file_name, identity, packet, span_packet, step_packet, write_rank
+from tests.python.smon_files import (
+    TestCommOp,
+    TestSpan,
+    comm_ops_packet,
+    end,
+    file_name,
+    identity,
+    packet,
+    span_packet,
+    step_packet,
+    write_rank,
+)
 
 HOOKS = [
     trace_pb2.Hook(name="megatron.forward_step", installed=True),
@@ -377,3 +388,12 @@ def test_operations_of_nccl_that_were_overwritten_are_a_loss(
     write_rank(tmp_path, packets=[packet(losses=trace_pb2.Losses(overwritten_comm_ops=12))])
     _, out, _ = info(capsys, str(tmp_path))
     assert "overwritten comm ops 12" in out
+
+
+def test_who_was_killed_before_it_counted_has_told_what_its_file_has(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ops = [TestCommOp(number=number, communicator=number % 2, comm_seq=number) for number in range(4)]
+    write_rank(tmp_path, packets=[comm_ops_packet(ops)], closed=False)
+    _, out, _ = info(capsys, str(tmp_path))
+    assert "4 operations of 2 communicators, 75 % of them in spans, 4 in the files" in out

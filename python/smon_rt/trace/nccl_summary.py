@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 
-from smon_rt.trace.comm_ops import CommChannel
+import numpy as np
+
+from smon_rt._proto import trace_pb2
+from smon_rt.trace.comm_ops import CommChannel, CommOpColumns
 from smon_rt.trace.comm_words import CHANNEL_STATE_NAMES
 from smon_rt.trace.kinds import name_of
 from smon_rt.trace.rank_trace import RankTrace
@@ -48,7 +51,10 @@ class NcclCommunicator:
 
 @dataclass(frozen=True)
 class NcclSummary:
-    """`ops` and `joined_ops` (those of spans) are all that NCCL told of, `written_ops` those in the files."""
+    """`ops` and `joined_ops` (those of spans) are all that NCCL told of, `written_ops` those in the files.
+
+    Of a process that was killed in its first seconds they are those in its file.
+    """
 
     communicators: int
     ops: int
@@ -95,6 +101,12 @@ class _Channels:
         )
 
 
+def _counts_of(ops: CommOpColumns) -> trace_pb2.CommCounts:
+    """What is known of a process that was killed before it wrote its counts: no more than what the files have."""
+    communicators = len(np.unique(ops.communicator))
+    return trace_pb2.CommCounts(communicators=communicators, ops=len(ops), joined_ops=int(ops.is_joined.sum()))
+
+
 class NcclTotals:
     """What is summed over ranks while each is in memory."""
 
@@ -106,12 +118,10 @@ class NcclTotals:
 
     def add(self, trace: RankTrace) -> None:
         """A rank's."""
-        counts = trace.comm_counts
-        if counts is not None:
-            self._is_used = True
-            for name in ("communicators", "ops", "joined_ops", *_WRONG):
-                self._counts[name] += getattr(counts, name)
-        self._is_used |= bool(trace.comm_channels) or len(trace.comm_ops) > 0
+        counts = trace.comm_counts or _counts_of(trace.comm_ops)
+        for name in ("communicators", "ops", "joined_ops", *_WRONG):
+            self._counts[name] += getattr(counts, name)
+        self._is_used |= trace.comm_counts is not None or bool(trace.comm_channels) or len(trace.comm_ops) > 0
         self._written += len(trace.comm_ops)
         for row in trace.comm_channels:
             self._communicators.setdefault(row.nccl_comm, _Channels()).add(trace, row)
