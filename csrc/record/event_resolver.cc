@@ -12,10 +12,8 @@ namespace {
 constexpr std::int64_t kLeastCoveredNs = 10'000'000;
 constexpr std::int64_t kSecondNs = 1'000'000'000;
 constexpr std::size_t kPastEvents = 64;
-// An event that is sooner ready than the thread can look gains nothing by being expected; one that is off by more than
-// half a burst is missed.
+// An event that is sooner ready than the thread can look gains nothing by being expected.
 constexpr std::int64_t kLeastForecastNs = 1'000'000;
-constexpr std::int64_t kForecastErrorNs = 300'000;
 // Half a millisecond of work each.
 constexpr std::int64_t kForecastLineEveryNs = 20'000'000;
 
@@ -186,18 +184,18 @@ void EventResolver::expect_next(Stream& stream, DeviceClock& clock, std::int64_t
   const auto next = events_.find(stream.waiting.front());
   if (next == events_.end()) return;
   const Event& event = next->second;
-  const auto device_ns = stream.forecast.next(event.step, event.sort, kLeastForecastNs, kForecastErrorNs);
-  if (!device_ns || !plan_.may_expect(event.step, now_ns)) return;
+  const auto forecast = stream.forecast.next(event.step, event.sort, kLeastForecastNs, plan_.most_error_ns());
+  if (!forecast || !plan_.may_expect(event.step, now_ns, forecast->error_ns)) return;
   // In the first step no span was converted yet, and a line that is wide is soon a better one.
   if (plan_.is_wide() && now_ns - forecast_line_ns_ >= kForecastLineEveryNs) {
     forecast_line_ns_ = now_ns;
-    clock.line(*device_ns, *device_ns);
+    clock.line(forecast->device_ns, forecast->device_ns);
   }
   const std::optional<ClockLine>& line = clock.last_line();
-  if (!line || line->bound_ns > static_cast<std::uint64_t>(kForecastErrorNs)) return;
-  const std::int64_t expected_ns = line->to_host_ns(*device_ns);
+  if (!line || line->bound_ns > static_cast<std::uint64_t>(PollPlan::kSureNs)) return;
+  const std::int64_t expected_ns = line->to_host_ns(forecast->device_ns);
   if (expected_ns <= now_ns) return;
-  plan_.expect(event.step, now_ns, expected_ns);
+  plan_.expect(event.step, now_ns, expected_ns, forecast->error_ns);
   expected_stream_ = &stream;
   expected_ = next->first;
 }

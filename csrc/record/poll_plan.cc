@@ -18,6 +18,12 @@ void CompletionForecast::Gap::note(std::int64_t new_gap_ns) {
   gap_ns = new_gap_ns;
 }
 
+void CompletionForecast::Pace::note(std::int64_t gap_ns) {
+  const std::int64_t off_ns = std::abs(gap_ns - mean_ns);
+  if (count > 0) spread_ns = std::max(off_ns, spread_ns / 4 * 3);
+  mean_ns += (gap_ns - mean_ns) / std::min<std::int64_t>(++count, 4);
+}
+
 void CompletionForecast::note(std::uint32_t step, std::uint8_t sort, std::int64_t device_ns) {
   const std::int64_t gap_ns = device_ns - last_ns_;
   const bool is_new_step = !has_last_ || step != step_;
@@ -32,14 +38,23 @@ void CompletionForecast::note(std::uint32_t step, std::uint8_t sort, std::int64_
   gaps_[place_].note(gap_ns);
 }
 
-std::optional<std::int64_t> CompletionForecast::next(std::uint32_t step, std::uint8_t sort, std::int64_t least_ns,
-                                                     std::int64_t error_ns) const {
+std::optional<CompletionForecast::Next> CompletionForecast::next(std::uint32_t step, std::uint8_t sort,
+                                                                 std::int64_t least_ns, std::int64_t error_ns) const {
   if (!has_last_ || step != step_) return std::nullopt;
-  const auto is_known = [&](const Gap& gap) { return gap.change_ns <= error_ns; };
-  const Gap* gap = place_ + 1 < gaps_.size() ? &gaps_[place_ + 1] : nullptr;
-  if (gap == nullptr || gap->change_ns == INT64_MAX) gap = &of_sort_[sort];
-  if (!is_known(*gap) || gap->gap_ns < least_ns) return std::nullopt;
-  return last_ns_ + gap->gap_ns;
+  Next next;
+  std::int64_t gap_ns = 0;
+  if (place_ + 1 < gaps_.size() && gaps_[place_ + 1].change_ns != INT64_MAX) {
+    gap_ns = gaps_[place_ + 1].gap_ns;
+    next.error_ns = gaps_[place_ + 1].change_ns;
+  } else if (of_sort_[sort].count >= 2) {
+    gap_ns = of_sort_[sort].mean_ns;
+    next.error_ns = of_sort_[sort].spread_ns;
+  } else {
+    return std::nullopt;
+  }
+  if (next.error_ns > error_ns || gap_ns < least_ns) return std::nullopt;
+  next.device_ns = last_ns_ + gap_ns;
+  return next;
 }
 
 bool PollPlan::take_query(std::int64_t now_ns) {
@@ -53,17 +68,29 @@ bool PollPlan::take_query(std::int64_t now_ns) {
   return true;
 }
 
-bool PollPlan::may_expect(std::uint32_t step, std::int64_t ready_ns) const {
+bool PollPlan::may_expect(std::uint32_t step, std::int64_t ready_ns, std::int64_t error_ns) const {
+  if (error_ns > kSureNs) {
+    const std::int64_t last_ns = std::max(burst_ready_ns_, unsure_ready_ns_);
+    return is_wide() && burst_left_ == 0 && ready_ns - last_ns >= options_.unsure_burst_every_ns;
+  }
   if (!burst_step_ || *burst_step_ != step) return true;
   return is_wide() && ready_ns - burst_ready_ns_ >= options_.wide_burst_every_ns;
 }
 
-void PollPlan::expect(std::uint32_t step, std::int64_t now_ns, std::int64_t ready_ns) {
-  burst_step_ = step;
-  burst_ready_ns_ = ready_ns;
-  burst_left_ = options_.burst_queries;
+void PollPlan::expect(std::uint32_t step, std::int64_t now_ns, std::int64_t ready_ns, std::int64_t error_ns) {
+  const bool is_sure = error_ns <= kSureNs;
   const std::int64_t half_ns = options_.burst_ns * options_.burst_queries / 2;
-  next_burst_ns_ = std::max(now_ns, ready_ns - half_ns);
+  // What the clock is off by besides fits into half of the usual burst.
+  const std::int64_t reach_ns = is_sure ? half_ns : error_ns + half_ns / 2;
+  if (is_sure) {
+    burst_step_ = step;
+    burst_ready_ns_ = ready_ns;
+  } else {
+    unsure_ready_ns_ = ready_ns;
+  }
+  burst_left_ = is_sure ? options_.burst_queries : options_.unsure_burst_queries;
+  burst_pause_ns_ = 2 * reach_ns / burst_left_;
+  next_burst_ns_ = std::max(now_ns, ready_ns - reach_ns);
 }
 
 void PollPlan::set_bound(std::uint64_t bound_ns) {
@@ -88,7 +115,7 @@ void PollPlan::looked(std::int64_t now_ns, bool is_busy) {
 
 void PollPlan::looked_in_burst(std::int64_t now_ns) {
   if (burst_left_ > 0) --burst_left_;
-  next_burst_ns_ = now_ns + options_.burst_ns;
+  next_burst_ns_ = now_ns + burst_pause_ns_;
 }
 
 }  // namespace smon_rt

@@ -16,7 +16,7 @@ struct PollOptions {
   // Instead, until a clock's bound is known to be less than `wide_bound_ns`: in the first steps little can be foretold,
   // and each bracket is as wide as the time between two looks. A query every so long; so many in all, since what is not
   // known after ten seconds will not be by this.
-  std::int64_t wide_ns = 600'000;
+  std::int64_t wide_ns = 560'000;
   std::uint64_t wide_bound_ns = 100'000;
   std::uint32_t wide_queries = 20'000;
   // Else: nothing is recorded that would have to be dated.
@@ -26,6 +26,10 @@ struct PollOptions {
   std::uint32_t burst_queries = 20;
   // And around one every so long while a clock's bound is wide.
   std::int64_t wide_burst_every_ns = 60'000'000;
+  // Then also around completions that are foretold less surely, by up to so much: more queries, further apart.
+  std::int64_t unsure_ns = 4'000'000;
+  std::int64_t unsure_burst_every_ns = 100'000'000;
+  std::uint32_t unsure_burst_queries = 40;
   // Whatever comes: a query is a call of the driver, which may share a lock with those of the job.
   std::uint32_t queries_per_s = 2000;
   // An event that is not ready by then never will be; its span has host times only.
@@ -33,7 +37,7 @@ struct PollOptions {
 };
 
 /// When the next event of a stream will be ready, if steps are like each other: the time from the event before it is
-/// what it was in the step before. In the first steps: if passes are, what it was for the last event of its sort.
+/// what it was in the step before. In the first steps: if passes are, what it was for events of its sort.
 ///
 /// Threading: one thread. When full: events far into a step are not foretold by the step before.
 class CompletionForecast {
@@ -41,10 +45,13 @@ class CompletionForecast {
   /// The next event of the stream, the begin or end of a kind of span (`sort`), was ready at this device time.
   void note(std::uint32_t step, std::uint8_t sort, std::int64_t device_ns);
 
-  /// Device time of the event after the last one, in that step: nothing if it cannot be told to within `error_ns`, or
-  /// is less than `least_ns` after it.
-  std::optional<std::int64_t> next(std::uint32_t step, std::uint8_t sort, std::int64_t least_ns,
-                                   std::int64_t error_ns) const;
+  struct Next {
+    std::int64_t device_ns = 0;
+    std::int64_t error_ns = 0;
+  };
+  /// The event after the last one, in that step: nothing if it cannot be told to within `error_ns`, or is less than
+  /// `least_ns` after it.
+  std::optional<Next> next(std::uint32_t step, std::uint8_t sort, std::int64_t least_ns, std::int64_t error_ns) const;
 
  private:
   static constexpr std::size_t kMaxEvents = 4096;
@@ -54,8 +61,16 @@ class CompletionForecast {
 
     void note(std::int64_t new_gap_ns);
   };
-  std::vector<Gap> gaps_;         // by place in the step
-  std::array<Gap, 256> of_sort_;  // within steps
+  /// Of events that are alike: the last ones count most.
+  struct Pace {
+    std::int64_t mean_ns = 0;
+    std::int64_t spread_ns = 0;
+    std::uint32_t count = 0;
+
+    void note(std::int64_t gap_ns);
+  };
+  std::vector<Gap> gaps_;          // by place in the step
+  std::array<Pace, 256> of_sort_;  // within steps
   std::size_t place_ = 0;
   std::uint32_t step_ = 0;
   std::int64_t last_ns_ = 0;
@@ -67,16 +82,21 @@ class CompletionForecast {
 /// Threading: one thread.
 class PollPlan {
  public:
+  /// One that is off by more than half a burst is missed.
+  static constexpr std::int64_t kSureNs = 300'000;
+
   explicit PollPlan(PollOptions options = {}) : options_(options), wide_left_(options.wide_queries) {}
   const PollOptions& options() const { return options_; }
 
   /// False: enough for this second.
   bool take_query(std::int64_t now_ns);
 
-  /// Looks for one event from half a burst before `ready_ns` on.
-  void expect(std::uint32_t step, std::int64_t now_ns, std::int64_t ready_ns);
+  /// Looks for one event from half a burst before `ready_ns` on, which may be off by `error_ns`.
+  void expect(std::uint32_t step, std::int64_t now_ns, std::int64_t ready_ns, std::int64_t error_ns);
   /// Once a step, and more often while a clock's bound is wide.
-  bool may_expect(std::uint32_t step, std::int64_t ready_ns) const;
+  bool may_expect(std::uint32_t step, std::int64_t ready_ns, std::int64_t error_ns) const;
+  /// How surely an event must be foretold.
+  std::int64_t most_error_ns() const { return is_wide() ? options_.unsure_ns : kSureNs; }
   /// What was expected is ready.
   void end_burst() { burst_left_ = 0; }
 
@@ -103,9 +123,11 @@ class PollPlan {
   bool is_wide_ = true;
   std::uint32_t wide_left_;
   std::int64_t next_burst_ns_ = 0;
+  std::int64_t burst_pause_ns_ = 0;
   std::uint32_t burst_left_ = 0;
   std::optional<std::uint32_t> burst_step_;
-  std::int64_t burst_ready_ns_ = 0;
+  std::int64_t burst_ready_ns_ = INT64_MIN / 2;
+  std::int64_t unsure_ready_ns_ = INT64_MIN / 2;
 };
 
 }  // namespace smon_rt

@@ -90,13 +90,12 @@ class ClockSimulation {
 
   /// A burst around the next event, if the plan has room for it and steps or passes foretell it.
   void expect(ClockMap& map, std::uint8_t sort) {
-    constexpr std::int64_t kErrorNs = 300'000;
-    const auto device_ns = forecast_.next(step_, sort, 1'000'000, kErrorNs);
-    if (!device_ns || !plan_.may_expect(step_, look_ns_)) return;
-    if (plan_.is_wide()) line_ = map.line(*device_ns, *device_ns);
-    if (!line_ || line_->bound_ns > static_cast<std::uint64_t>(kErrorNs)) return;
-    const std::int64_t ready_ns = line_->to_host_ns(*device_ns);
-    if (ready_ns > look_ns_) plan_.expect(step_, look_ns_, ready_ns);
+    const auto next = forecast_.next(step_, sort, 1'000'000, plan_.most_error_ns());
+    if (!next || !plan_.may_expect(step_, look_ns_, next->error_ns)) return;
+    if (plan_.is_wide()) line_ = map.line(next->device_ns, next->device_ns);
+    if (!line_ || line_->bound_ns > static_cast<std::uint64_t>(PollPlan::kSureNs)) return;
+    const std::int64_t ready_ns = line_->to_host_ns(next->device_ns);
+    if (ready_ns > look_ns_) plan_.expect(step_, look_ns_, ready_ns, next->error_ns);
   }
 
   /// The event of this moment.

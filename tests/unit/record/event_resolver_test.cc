@@ -8,6 +8,7 @@
 #include <memory>
 #include <random>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "fakes/fake_gpu_timer.h"
@@ -158,6 +159,41 @@ TEST_F(EventResolverTest, SpansGetTheTimesOfTheGpuOnTheHostsLineWithinTheirBound
   EXPECT_EQ(resolver_->unresolved_spans(), 0u);
   EXPECT_LE(timer_.used_count(), 1u) << "all but the one that others are compared with are given back";
 }
+
+/// Runs that differ by chance, of passes that are alike to a thousandth and to a fiftieth.
+class FirstStepTest : public EventResolverTest, public ::testing::WithParamInterface<std::pair<int, double>> {};
+
+TEST_P(FirstStepTest, HasABoundBelowItsLimitWithinTheBudgetOfQueries) {
+  const auto [seed, noise] = GetParam();
+  random_.seed(static_cast<std::uint64_t>(seed));
+  recorder_->step_begin(0);
+  std::vector<double> ends_ns;
+  for (std::int16_t microbatch = 0; microbatch < 16; ++microbatch) {
+    compute(60e6 * (1 + noise * std::uniform_real_distribution<double>(-1, 1)(random_)), microbatch);
+    ends_ns.push_back(to_host_ns(busy_until_ns_));
+  }
+  pass_time(kSecondNs);
+  EXPECT_LE(resolver_->query_count(), 2000u);
+  flush(true);
+  const auto maps = trace().clock_maps;
+  ASSERT_EQ(maps.size(), 1u);
+  EXPECT_LE(maps[0].bound_ns, 300'000u);
+  EXPECT_EQ(resolver_->unresolved_spans(), 0u);
+  const std::vector<Span> all = spans();
+  ASSERT_EQ(all.size(), ends_ns.size());
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    EXPECT_NEAR(static_cast<double>(all[i].device_end), ends_ns[i], static_cast<double>(maps[0].bound_ns)) << i;
+  }
+}
+
+std::vector<std::pair<int, double>> first_steps() {
+  std::vector<std::pair<int, double>> all;
+  for (int seed = 1; seed <= 40; ++seed) {
+    for (const double noise : {0.001, 0.02}) all.emplace_back(seed, noise);
+  }
+  return all;
+}
+INSTANTIATE_TEST_SUITE_P(EventResolver, FirstStepTest, ::testing::ValuesIn(first_steps()));
 
 TEST_F(EventResolverTest, APauseOfTheHostBetweenTwoSpansIsNotWorkOfTheGpu) {
   recorder_->step_begin(0);
