@@ -36,7 +36,7 @@ class Bench {
     recorder_->step_begin(0);
     comm_id_ = recorder_->register_communicator("dp", "dp", {});
     profiler_ = std::make_unique<Profiler>();
-    profiler_->set_depth({.is_recording = true});
+    profiler_->set_recording(true);
     context_ = profiler_->open(6, 1, &mask_, 2);
   }
   Recorder& recorder() { return *recorder_; }

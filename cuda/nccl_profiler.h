@@ -4,7 +4,9 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <string>
 
+#include "cuda/nccl_kernel_times.h"
 #include "cuda/nccl_profiler_types.h"
 #include "record/comm_tracker.h"
 #include "record/recorder.h"
@@ -26,8 +28,9 @@ std::uint32_t mask_of(Depth depth, bool has_network, int version);
 /// Threading: any thread, several at once. Made once and leaked: callbacks may come at any time until the process ends.
 class Profiler {
  public:
-  /// The version of a communicator, its mask and its number; returns the context, which is never null.
-  void* open(int version, std::uint64_t comm_id, int* mask, int node_count) noexcept;
+  /// The version of a communicator, its mask and its number; returns the context, which is never null. `others`: what
+  /// another plug-in asks for, which it may change.
+  void* open(int version, std::uint64_t comm_id, int* mask, int node_count, const int* others = nullptr) noexcept;
   void close(Recorder* recorder, void* context) noexcept;
 
   template <typename Event>
@@ -36,8 +39,20 @@ class Profiler {
   void record(Recorder& recorder, void* handle, EventState state, const StateArgs* args) noexcept;
 
   /// From now on, in every libnccl of this process that has a communicator.
-  void set_depth(Depth depth) noexcept;
-  Depth depth() const noexcept { return depth_.load(std::memory_order_relaxed); }
+  void set_recording(bool is_recording) noexcept;
+
+  /// Whether the job wants times of kernels, from its next step on.
+  void want_kernels(bool is_wanted) noexcept;
+  bool wants_kernels() const noexcept { return kernel_times_.is_wanted(); }
+  void step_begun(bool is_sampled, bool is_warmup) noexcept;
+  void step_ended() noexcept;
+  void capture_begun() noexcept;
+  void capture_ended() noexcept;
+  /// Why NCCL was not asked for them so far, "" if it was.
+  std::string kernel_times_refusal() const;
+
+  /// Asks NCCL for what is wanted now, or has the thread do it that is at it; gives the number of the change.
+  std::uint32_t refresh() noexcept;
 
   CommTracker& tracker() noexcept { return tracker_; }
 
@@ -48,7 +63,17 @@ class Profiler {
     std::atomic<int*> address{nullptr};
     std::atomic<std::int32_t> communicators{0};
     std::atomic<int> version{0};
+    std::atomic<const int*> others{nullptr};
+    std::atomic<int> nccl_version{0};
+    std::atomic<bool> may_time_kernels{false};
   };
+  void look_at_version(Mask& mask) noexcept;
+  /// As refresh(), and waits for it, some microseconds most often. For no callback.
+  void refresh_now() noexcept;
+  /// Whether an op of this communicator is asked when its kernels run.
+  bool asks_kernels(CommHandle communicator) const noexcept;
+  template <typename Call>
+  void note_capture(const Call& call) noexcept;
   /// The one of this address, with one communicator more; nullptr: there are too many.
   Mask* take(int* address) noexcept;
   void apply(Mask& mask) noexcept;
@@ -57,10 +82,13 @@ class Profiler {
   std::array<Mask, 8> masks_{};
   std::array<std::atomic<std::uint8_t>, CommTracker::kCommunicators> mask_of_communicator_{};
   std::atomic<std::int32_t> networks_{0};
-  std::atomic<Depth> depth_{Depth{}};
+  std::atomic<bool> is_recording_{false};
+  KernelTimes kernel_times_;
+  std::atomic<bool> is_asking_kernels_{false};
+  std::atomic<std::uint32_t> changes_{0};  // of what is wanted
+  std::atomic<std::uint32_t> applied_{0};  // the last one that masks have
+  std::atomic<bool> is_refreshing_{false};
 };
-
-static_assert(std::atomic<Depth>::is_always_lock_free);
 
 extern template void* Profiler::start(Recorder&, void*, const EventV4&) noexcept;
 extern template void* Profiler::start(Recorder&, void*, const EventV5&) noexcept;

@@ -90,9 +90,12 @@ Environment read_environment(const LookUp& look_up) {
   Environment environment;
   const Reader reader(look_up, environment.problems);
   constexpr std::int32_t kAny = std::numeric_limits<std::int32_t>::max();
-  const std::string disable = lower(reader.text("SMON_RT_DISABLE").value_or(""));
-  constexpr std::array<std::string_view, 5> kNo = {"", "0", "false", "no", "off"};
-  environment.is_disabled = std::find(kNo.begin(), kNo.end(), disable) == kNo.end();
+  const auto is_yes = [&](const char* name) {
+    constexpr std::array<std::string_view, 5> kNo = {"", "0", "false", "no", "off"};
+    return std::find(kNo.begin(), kNo.end(), lower(reader.text(name).value_or(""))) == kNo.end();
+  };
+  environment.is_disabled = is_yes("SMON_RT_DISABLE");
+  environment.nccl_detail = is_yes("SMON_RT_NCCL_DETAIL");
   environment.trace_dir = reader.text("SMON_RT_TRACE_DIR");
   environment.run_id = reader.text("SMON_RT_RUN_ID");
   if (!environment.run_id) {

@@ -52,7 +52,7 @@ nccl::Profiler* Runtime::make_nccl_profiler() noexcept {
     return nullptr;
   }
   // NCCL may be loaded before recording starts, or after.
-  made->set_depth({.is_recording = is_recording()});
+  made->set_recording(is_recording());
   // acquire and release: whoever sees the pointer sees the object. What is replaced, in a forked child, is leaked.
   if (g_nccl_profiler.compare_exchange_strong(profiler, made, std::memory_order_acq_rel)) return made;
   delete made;
@@ -66,12 +66,50 @@ const CommTracker* Runtime::comm_tracker() noexcept {
 
 void Runtime::set_nccl_depth(bool is_recording_now) {
   nccl::Profiler* profiler = nccl_profiler();
-  if (profiler != nullptr) profiler->set_depth({.is_recording = is_recording_now});
+  if (profiler != nullptr) profiler->set_recording(is_recording_now);
+}
+
+bool Runtime::wants_nccl_detail(const smon_config& config, const Environment& environment) const {
+  return config.nccl_detail >= 0 ? config.nccl_detail != 0 : environment.nccl_detail;
+}
+
+/// The header of the file says why there are no times of kernels, if there are not.
+void Runtime::note_nccl_detail() {
+  nccl::Profiler* profiler = nccl_profiler();
+  if (profiler == nullptr || !profiler->wants_kernels() || session_ == nullptr) return;
+  facts_.insert_or_assign(std::string(kKernelTimesFact), profiler->kernel_times_refusal());
+  TraceIdentity identity = session_->identity();
+  apply_facts(identity);
+  session_->set_identity(identity);
+}
+
+void Runtime::step_begun(const Recorder& recorder) noexcept {
+  nccl::Profiler* profiler = nccl_profiler();
+  if (profiler != nullptr && profiler->wants_kernels()) {
+    profiler->step_begun(recorder.is_sampled(), recorder.is_warmup());
+  }
+}
+
+void Runtime::step_ended() noexcept {
+  nccl::Profiler* profiler = nccl_profiler();
+  if (profiler != nullptr && profiler->wants_kernels()) profiler->step_ended();
+}
+
+void Runtime::capture_begun() noexcept {
+  if (nccl::Profiler* profiler = nccl_profiler()) profiler->capture_begun();
+}
+
+void Runtime::capture_ended() noexcept {
+  if (nccl::Profiler* profiler = nccl_profiler()) profiler->capture_ended();
 }
 
 void Runtime::add_nccl_status(smon_status& status) const {
   nccl::Profiler* profiler = nccl_profiler();
+  const std::string refusal =
+      profiler != nullptr ? profiler->kernel_times_refusal() : "NCCL has not come to its plug-in";
+  status.nccl_detail_refusal[refusal.copy(status.nccl_detail_refusal, sizeof(status.nccl_detail_refusal) - 1)] = '\0';
   if (profiler == nullptr) return;
+  status.nccl_kernel_ops = profiler->tracker().kernel_ops();
   const CommCounts counts = profiler->tracker().counts();
   status.nccl_communicators = counts.communicators;
   status.nccl_ops = counts.ops;

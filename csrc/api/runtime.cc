@@ -107,6 +107,7 @@ smon_result Runtime::start_locked(const smon_config& config, const Environment& 
   if (is_still_stopping()) {
     return fail_locked(SMON_UNAVAILABLE, "the file system has not yet answered the last stop: try again later");
   }
+  facts_.erase(std::string(kKernelTimesFact));  // of the recording before
   SessionOptions options = session_options(config, environment);
   options.gpu_timer = gpu_timer();
   options.find_comm_tracker = &Runtime::comm_tracker;
@@ -122,6 +123,9 @@ smon_result Runtime::start_locked(const smon_config& config, const Environment& 
   g_recorder.store(&session_->recorder(), std::memory_order_release);
   running_.store(session_.get(), std::memory_order_release);
   session_->recorder().resume();
+  if (nccl::Profiler* profiler = wants_nccl_detail(config, environment) ? make_nccl_profiler() : nccl_profiler()) {
+    profiler->want_kernels(wants_nccl_detail(config, environment));
+  }
   set_nccl_depth(true);
   return SMON_OK;
 }
@@ -180,6 +184,7 @@ smon_result Runtime::stop() {
     return fail_locked(SMON_NOT_STARTED, "the process exits: recording has ended");
   }
   set_nccl_depth(false);
+  note_nccl_detail();
   const bool ended = session_->stop("stop", std::chrono::steady_clock::now() + kStopLimit);
   g_recorder.store(nullptr, std::memory_order_release);
   last_status_ = session_->read_status();

@@ -48,6 +48,11 @@ class Runtime {
   static const CommTracker* comm_tracker() noexcept;
   /// Whether NCCL has loaded this library beside the one that Python named to it (SMON_RT_NCCL_INSTANCE); said once.
   static bool is_copy_for_nccl() noexcept;
+  /// What NCCL is asked for changes at the border of a step, and around captures of graphs.
+  static void step_begun(const Recorder& recorder) noexcept;
+  static void step_ended() noexcept;
+  static void capture_begun() noexcept;
+  static void capture_ended() noexcept;
 
   smon_result start(const smon_config* config);
   smon_result stop();
@@ -80,7 +85,11 @@ class Runtime {
   bool is_still_stopping();
   GpuTimer* gpu_timer();
   void set_nccl_depth(bool is_recording_now);
+  bool wants_nccl_detail(const smon_config& config, const Environment& environment) const;
+  void note_nccl_detail();
   void add_nccl_status(smon_status& status) const;
+
+  static constexpr std::string_view kKernelTimesFact = "hook.nccl.kernel_times";
 
   static constinit std::atomic<Recorder*> g_recorder;
   static constinit std::atomic<Runtime*> g_runtime;

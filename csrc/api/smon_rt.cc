@@ -75,6 +75,7 @@ void smon_config_init(smon_config* config) {
   config->sample_ratio = -1;
   config->warmup_steps = -1;
   config->always_steps = -1;
+  config->nccl_detail = -1;
 }
 
 smon_result smon_start(const smon_config* config) {
@@ -144,12 +145,18 @@ void smon_set_stream_waits(uint16_t comm_id) {
 
 void smon_step_begin(int64_t step) {
   if (!smon_rt::is_recording()) return;
-  if (Recorder* recorder = Runtime::recorder()) recorder->step_begin(step);
+  Recorder* recorder = Runtime::recorder();
+  if (recorder == nullptr) return;
+  recorder->step_begin(step);
+  Runtime::step_begun(*recorder);
 }
 
 void smon_step_end(void) {
   if (!smon_rt::is_recording()) return;
-  if (Recorder* recorder = Runtime::recorder()) recorder->step_end();
+  Recorder* recorder = Runtime::recorder();
+  if (recorder == nullptr) return;
+  recorder->step_end();
+  Runtime::step_ended();
 }
 
 int smon_is_sampled(void) {
@@ -230,6 +237,14 @@ void smon_resume(void) {
     Runtime::get().resume();
     return 0;
   });
+}
+
+void smon_capture_begin(void) {
+  Runtime::capture_begun();
+}
+
+void smon_capture_end(void) {
+  Runtime::capture_ended();
 }
 
 void smon_status_read(smon_status* status) {

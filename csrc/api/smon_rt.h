@@ -94,6 +94,8 @@ typedef struct smon_config {
   int32_t warmup_steps;    /* -1: SMON_RT_WARMUP_STEPS, else 3 */
   int32_t always_steps;    /* -1: 20; every step is sampled until this many are */
   uint64_t max_file_bytes; /* 0: 1 GiB; a file that grows beyond it is closed and the next one begun */
+  int32_t nccl_detail;     /* 1: NCCL is asked when its kernels run, in sampled steps; -1: SMON_RT_NCCL_DETAIL, else 0.
+                              Costs bandwidth. Of a process that captures streams into graphs see smon_capture_begin */
 } smon_config;
 
 /* Fills *config with the meanings of "not given" above. */
@@ -187,6 +189,12 @@ SMON_API smon_result smon_request_sampling(int64_t first_step, int32_t step_coun
 SMON_API void smon_pause(void);
 SMON_API void smon_resume(void);
 
+/* Around each capture of a stream into a graph (cudaStreamBeginCapture), on any thread: NCCL must not be asked
+ * meanwhile when its kernels run (nccl_detail), or each launch of the graph would tell. smon_rt's Python does it for
+ * torch's. A capture that begins and never ends keeps it from being asked. */
+SMON_API void smon_capture_begin(void);
+SMON_API void smon_capture_end(void);
+
 typedef struct smon_status {
   size_t struct_size;
   int32_t is_started, is_paused;
@@ -215,6 +223,8 @@ typedef struct smon_status {
   uint64_t nccl_lost_ends;       /* of what never ended, and was given up when its room was needed */
   uint64_t nccl_rejected_times;  /* of kernels, that cannot be true */
   uint64_t nccl_untracked;       /* communicators and channels beyond those there is room for */
+  uint64_t nccl_kernel_ops;      /* operations that were asked when their kernels run (nccl_detail) */
+  char nccl_detail_refusal[256]; /* why NCCL was not asked for that, "" if it was */
 } smon_status;
 
 SMON_API void smon_status_read(smon_status* status);

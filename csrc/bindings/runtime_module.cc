@@ -28,7 +28,8 @@ const char* text_or_null(const std::optional<std::string>& text) {
 
 int start(const std::optional<std::string>& trace_dir, const std::optional<std::string>& run_id, std::int32_t attempt,
           std::int32_t rank, std::int32_t world_size, std::int32_t local_rank, double sample_ratio,
-          std::int32_t warmup_steps, std::int32_t always_steps, std::uint64_t max_file_bytes) {
+          std::int32_t warmup_steps, std::int32_t always_steps, std::uint64_t max_file_bytes,
+          std::int32_t nccl_detail) {
   smon_config config;
   smon_config_init(&config);
   config.trace_dir = text_or_null(trace_dir);
@@ -41,6 +42,7 @@ int start(const std::optional<std::string>& trace_dir, const std::optional<std::
   config.warmup_steps = warmup_steps;
   config.always_steps = always_steps;
   config.max_file_bytes = max_file_bytes;
+  config.nccl_detail = nccl_detail;
   begin_new_names();
   smon_result result;
   {
@@ -115,6 +117,8 @@ py::dict status() {
   result["nccl_lost_ends"] = status.nccl_lost_ends;
   result["nccl_rejected_times"] = status.nccl_rejected_times;
   result["nccl_untracked"] = status.nccl_untracked;
+  result["nccl_kernel_ops"] = status.nccl_kernel_ops;
+  result["nccl_detail_refusal"] = py::str(status.nccl_detail_refusal);
   result["sampled_steps"] = status.sampled_steps;
   result["steps"] = status.steps;
   result["file_bytes"] = status.file_bytes;
@@ -164,9 +168,11 @@ PYBIND11_MODULE(_runtime_of_main_interpreter, module, py::mod_gil_not_used()) {
   const auto no_gil = py::call_guard<py::gil_scoped_release>();
   module.def("start", &start, py::kw_only(), py::arg("trace_dir"), py::arg("run_id"), py::arg("attempt"),
              py::arg("rank"), py::arg("world_size"), py::arg("local_rank"), py::arg("sample_ratio"),
-             py::arg("warmup_steps"), py::arg("always_steps"), py::arg("max_file_bytes"));
+             py::arg("warmup_steps"), py::arg("always_steps"), py::arg("max_file_bytes"), py::arg("nccl_detail"));
   module.def("stop", &stop);
   module.def("pause", &smon_pause, no_gil);
+  module.def("capture_begin", &smon_capture_begin);
+  module.def("capture_end", &smon_capture_end);
   module.def("resume", &smon_resume, no_gil);
   module.def("last_error", [] { return py::bytes(smon_last_error()).attr("decode")("utf-8", "replace"); });
   module.def("set_layout", &set_layout, py::kw_only(), py::arg("dp_rank"), py::arg("stage"), py::arg("tp_rank"),

@@ -12,9 +12,6 @@
 
 namespace smon_rt {
 
-/// The tracker of this process; null while there is none, as before NCCL's first communicator.
-using FindCommTracker = const CommTracker* (*)() noexcept;
-
 /// Takes what a CommTracker knows for the trace file: each op of a sampled step once, in their order; counts and
 /// channels when they have changed.
 ///

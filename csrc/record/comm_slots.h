@@ -14,7 +14,7 @@ namespace smon_rt {
 struct alignas(kCacheLineBytes) CommTracker::Op {
   std::atomic<std::uint32_t> ticket{0};  // comm_handle::ticket_of, 0 while being written
   std::atomic<std::uint32_t> communicator{0};
-  std::atomic<std::uint64_t> kinds{0};  // function, datatype, algorithm, protocol, channels: a byte each
+  std::atomic<std::uint64_t> kinds{0};  // function, datatype, algorithm, protocol, channels, asks_kernels: a byte each
   std::atomic<std::int32_t> peer{kNoPeer};
   std::atomic<std::uint32_t> step{0};
   std::atomic<std::uint64_t> payload_bytes{0};
@@ -24,6 +24,8 @@ struct alignas(kCacheLineBytes) CommTracker::Op {
   std::atomic<bool> is_captured{false};
   std::atomic<bool> is_sampled{false};
   std::atomic<std::uint8_t> slowest_channel{0};
+  std::atomic<bool> has_rejected_times{false};
+  std::atomic<std::uint32_t> span_numbering{0};
   std::atomic<std::int64_t> start_ticks{0};
   std::atomic<std::int64_t> enqueued_ticks{0};
 
@@ -33,10 +35,12 @@ struct alignas(kCacheLineBytes) CommTracker::Op {
   std::atomic<std::uint32_t> ended_transfers{0};
   std::atomic<std::uint64_t> kernel_start{0};
   std::atomic<std::uint64_t> kernel_stop{0};
+  std::atomic<std::int64_t> kernel_begun_ticks{0};
   std::atomic<std::int64_t> kernel_seen_ticks{0};
   std::atomic<std::uint32_t> kernels{0};
   std::atomic<std::uint32_t> ended_kernels{0};
 
+  bool asks_kernels() const noexcept { return (kinds.load(std::memory_order_relaxed) >> 40 & 1) != 0; }
   /// Free is what was enqueued, or never used, and has nothing open.
   bool take() noexcept {
     const auto get = [](const auto& counter) { return counter.load(std::memory_order_relaxed); };
@@ -65,6 +69,7 @@ struct CommTracker::Kernel {
   std::atomic<bool> has_stopped{false};
   std::atomic<CommHandle> op{0};
   std::atomic<std::uint64_t> start{0};
+  std::atomic<std::int64_t> begun_ticks{0};
   std::atomic<std::atomic<std::uint64_t>*> last_stop{nullptr};
 
   bool take() noexcept { return !is_open.exchange(true, std::memory_order_acquire); }

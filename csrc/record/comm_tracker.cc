@@ -30,7 +30,7 @@ std::uint16_t make_nonce() {
 std::uint64_t pack(const CommOpFacts& facts) {
   return static_cast<std::uint64_t>(facts.function) | static_cast<std::uint64_t>(facts.datatype) << 8 |
          static_cast<std::uint64_t>(facts.algorithm) << 16 | static_cast<std::uint64_t>(facts.protocol) << 24 |
-         static_cast<std::uint64_t>(facts.channel_count) << 32;
+         static_cast<std::uint64_t>(facts.channel_count) << 32 | static_cast<std::uint64_t>(facts.asks_kernels) << 40;
 }
 
 void unpack(std::uint64_t kinds, CommOpFacts& facts) {
@@ -39,6 +39,18 @@ void unpack(std::uint64_t kinds, CommOpFacts& facts) {
   facts.algorithm = static_cast<CommAlgorithm>(kinds >> 16 & 0xff);
   facts.protocol = static_cast<CommProtocol>(kinds >> 24 & 0xff);
   facts.channel_count = static_cast<std::uint8_t>(kinds >> 32 & 0xff);
+  facts.asks_kernels = (kinds >> 40 & 1) != 0;
+}
+
+// What spans of a communicator are numbered by, in one word: a kind, and in 24 bits a peer.
+std::uint32_t numbering_of(Kind kind, std::int32_t peer) {
+  return static_cast<std::uint32_t>(kind) << 24 | (static_cast<std::uint32_t>(peer) & 0xff'ffff);
+}
+Kind kind_of(std::uint32_t numbering) {
+  return static_cast<Kind>(numbering >> 24);
+}
+std::int32_t peer_of(std::uint32_t numbering) {
+  return static_cast<std::int32_t>(numbering << 8) >> 8;
 }
 
 }  // namespace
@@ -129,7 +141,7 @@ CommTracker::Join CommTracker::join(Recorder& recorder, Communicator& communicat
   owner.group.store(group, std::memory_order_relaxed);
   owner.communicator.store(number, std::memory_order_relaxed);
   communicator.comm_id.store(span.name_or_comm_id, std::memory_order_relaxed);
-  return {span.name_or_comm_id, span.comm_seq};
+  return {span.name_or_comm_id, span.comm_seq, numbering_of(span.kind, span.peer)};
 }
 
 CommHandle CommTracker::begin_call(Recorder& recorder, CommHandle handle, CommHandle group, bool is_captured) noexcept {
@@ -141,6 +153,7 @@ CommHandle CommTracker::begin_call(Recorder& recorder, CommHandle handle, CommHa
   Call& call = take(calls_, kCalls, next_call_, &number);
   call.comm_id.store(joined.comm_id, std::memory_order_relaxed);
   call.comm_seq.store(joined.comm_seq, std::memory_order_relaxed);
+  call.span_numbering.store(joined.span_numbering, std::memory_order_relaxed);
   call.is_captured.store(is_captured, std::memory_order_relaxed);
   const CommHandle made = comm_handle::make(nonce_, Type::kCall, number, kCalls);
   call.ticket.store(comm_handle::ticket_of(made), std::memory_order_release);  // pairs with the acquire in find()
@@ -155,7 +168,8 @@ CommHandle CommTracker::begin_op(Recorder& recorder, CommHandle handle, CommHand
   bool is_captured = false;
   const Call* call = call_handle == 0 ? nullptr : find(calls_, kCalls, call_handle, Type::kCall);
   if (call != nullptr) {
-    joined = {call->comm_id.load(std::memory_order_relaxed), call->comm_seq.load(std::memory_order_relaxed)};
+    joined = {call->comm_id.load(std::memory_order_relaxed), call->comm_seq.load(std::memory_order_relaxed),
+              call->span_numbering.load(std::memory_order_relaxed)};
     is_captured = call->is_captured.load(std::memory_order_relaxed);
   } else if (call_handle == 0) {
     joined = join(recorder, *communicator, 0);
@@ -173,14 +187,17 @@ CommHandle CommTracker::begin_op(Recorder& recorder, CommHandle handle, CommHand
   op.library_seq.store(facts.library_seq, std::memory_order_relaxed);
   op.comm_seq.store(joined.comm_seq, std::memory_order_relaxed);
   op.comm_id.store(joined.comm_id, std::memory_order_relaxed);
+  op.span_numbering.store(joined.span_numbering, std::memory_order_relaxed);
   op.is_captured.store(is_captured, std::memory_order_relaxed);
   op.is_sampled.store(recorder.is_sampled(), std::memory_order_relaxed);
   op.slowest_channel.store(0, std::memory_order_relaxed);
+  op.has_rejected_times.store(false, std::memory_order_relaxed);
   op.enqueued_ticks.store(0, std::memory_order_relaxed);
   op.first_transfer_ticks.store(0, std::memory_order_relaxed);
   op.last_transfer_ticks.store(0, std::memory_order_relaxed);
   op.kernel_start.store(0, std::memory_order_relaxed);
   op.kernel_stop.store(0, std::memory_order_relaxed);
+  op.kernel_begun_ticks.store(0, std::memory_order_relaxed);
   op.kernel_seen_ticks.store(0, std::memory_order_relaxed);
   for (auto* counter : {&op.transfers, &op.ended_transfers, &op.kernels, &op.ended_kernels}) {
     counter->store(0, std::memory_order_relaxed);
@@ -188,6 +205,7 @@ CommHandle CommTracker::begin_op(Recorder& recorder, CommHandle handle, CommHand
   op.start_ticks.store(recorder.clock().ticks(), std::memory_order_relaxed);
   const CommHandle made = comm_handle::make(nonce_, Type::kOp, number, kOps);
   op.ticket.store(comm_handle::ticket_of(made), std::memory_order_release);  // pairs with the acquire in find()
+  if (facts.asks_kernels) kernel_ops_.fetch_add(1, std::memory_order_release);
   return made;
 }
 
@@ -242,6 +260,9 @@ bool CommTracker::read_op(std::uint64_t number, CommOp* read) const noexcept {
   read->step = get(op.step);
   read->comm_id = get(op.comm_id);
   read->comm_seq = get(op.comm_seq);
+  const std::uint32_t numbering = get(op.span_numbering);
+  read->span_kind = kind_of(numbering);
+  read->span_peer = read->comm_seq != 0 ? peer_of(numbering) : kNoPeer;
   read->is_captured = get(op.is_captured);
   read->is_sampled = get(op.is_sampled);
   read->start_ticks = get(op.start_ticks);
@@ -257,8 +278,10 @@ bool CommTracker::read_op(std::uint64_t number, CommOp* read) const noexcept {
   read->open_kernels = read->kernels - ended_kernels;
   read->kernel_start_device_ns = get(op.kernel_start);
   read->kernel_stop_device_ns = get(op.kernel_stop);
+  read->kernel_begun_ticks = get(op.kernel_begun_ticks);
   read->kernel_seen_ticks = get(op.kernel_seen_ticks);
   read->slowest_channel = get(op.slowest_channel);
+  read->has_rejected_times = get(op.has_rejected_times);
   return op.ticket.load(std::memory_order_relaxed) == ticket;  // the acquire loads above keep it below them
 }
 

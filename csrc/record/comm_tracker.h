@@ -66,7 +66,8 @@ class CommTracker {
   CommHandle begin_transfer(Recorder& recorder, CommHandle communicator, CommHandle op, std::uint32_t channel,
                             bool is_send, std::int32_t peer) noexcept;
   CommHandle begin_step(CommHandle transfer, std::uint32_t step) noexcept;
-  CommHandle begin_kernel(CommHandle communicator, CommHandle op, std::uint32_t channel,
+  /// One channel's kernel of an op that asks for them, as it starts.
+  CommHandle begin_kernel(Recorder& recorder, CommHandle communicator, CommHandle op, std::uint32_t channel,
                           std::uint64_t device_ns) noexcept;
 
   /// A step of a transfer waits for something else from now on.
@@ -82,6 +83,9 @@ class CommTracker {
   /// Ops have numbers below this, which only grow. False: no op has that number, or its slot is another's by now.
   std::uint64_t op_end() const noexcept { return next_op_.load(std::memory_order_acquire); }
   bool read_op(std::uint64_t number, CommOp* op) const noexcept;
+
+  /// Ops so far that ask when their kernels run.
+  std::uint64_t kernel_ops() const noexcept { return kernel_ops_.load(std::memory_order_acquire); }
 
   CommCounts counts() const noexcept;
   CommHandle inert_handle() const noexcept { return std::uint64_t{nonce_} << 48; }
@@ -106,6 +110,7 @@ class CommTracker {
     std::atomic<std::uint32_t> ticket{0};
     std::atomic<std::uint32_t> comm_seq{0};
     std::atomic<std::uint16_t> comm_id{kNoId};
+    std::atomic<std::uint32_t> span_numbering{0};
     std::atomic<bool> is_captured{false};
     std::atomic<bool> is_open{false};
 
@@ -123,6 +128,7 @@ class CommTracker {
   struct Join {
     std::uint16_t comm_id = kNoId;
     std::uint32_t comm_seq = 0;
+    std::uint32_t span_numbering = 0;  // kind and peer, by which spans are numbered
   };
 
   static void count(Counter& counter) noexcept { counter.fetch_add(1, std::memory_order_relaxed); }
@@ -163,11 +169,15 @@ class CommTracker {
   Counter next_communicator_{0};
   Counter ops_begun_{0};
   Counter joined_ops_{0};
+  Counter kernel_ops_{0};
   Counter foreign_handles_{0};
   Counter stale_handles_{0};
   Counter lost_ends_{0};
   Counter rejected_times_{0};
   Counter untracked_{0};
 };
+
+/// The tracker of this process; null while there is none, as before NCCL's first communicator.
+using FindCommTracker = const CommTracker* (*)() noexcept;
 
 }  // namespace smon_rt

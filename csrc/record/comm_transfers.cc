@@ -16,11 +16,14 @@ void count_alone(std::atomic<std::uint64_t>& counter, std::uint64_t more = 1) no
   counter.store(counter.load(std::memory_order_relaxed) + more, std::memory_order_relaxed);
 }
 
+/// Whether it is the new least one.
 template <typename Value>
-void keep_least(std::atomic<Value>& least, Value value) noexcept {
+bool keep_least(std::atomic<Value>& least, Value value) noexcept {
   Value now = least.load(std::memory_order_relaxed);
-  while ((now == 0 || value < now) && !least.compare_exchange_weak(now, value, std::memory_order_relaxed)) {
+  while (now == 0 || value < now) {
+    if (least.compare_exchange_weak(now, value, std::memory_order_relaxed)) return true;
   }
+  return false;
 }
 
 /// Whether it is the new greatest one.
@@ -177,14 +180,16 @@ void CommTracker::end_transfer(Recorder& recorder, CommHandle handle) noexcept {
   }
 }
 
-CommHandle CommTracker::begin_kernel(CommHandle communicator_handle, CommHandle op_handle, std::uint32_t channel,
-                                     std::uint64_t device_ns) noexcept {
+CommHandle CommTracker::begin_kernel(Recorder& recorder, CommHandle communicator_handle, CommHandle op_handle,
+                                     std::uint32_t channel, std::uint64_t device_ns) noexcept {
   Communicator* communicator = communicator_of(communicator_handle);
   Op* op = op_handle == 0 || communicator == nullptr ? nullptr : op_of(op_handle);
-  if (op == nullptr) return 0;
+  // Another plug-in may have asked for those of every op.
+  if (op == nullptr || !op->asks_kernels()) return 0;
   auto& last_stop = communicator->last_kernel_ns[channel % kChannels];
   // NCCL's ring of 64 entries a channel may have run over: the time is then a later op's, and the next ones go back.
   if (device_ns == 0 || device_ns < last_stop.load(std::memory_order_relaxed)) {
+    op->has_rejected_times.store(true, std::memory_order_relaxed);
     count(rejected_times_);
     return 0;
   }
@@ -193,6 +198,7 @@ CommHandle CommTracker::begin_kernel(CommHandle communicator_handle, CommHandle 
   kernel.has_stopped.store(false, std::memory_order_relaxed);
   kernel.op.store(op_handle, std::memory_order_relaxed);
   kernel.start.store(device_ns, std::memory_order_relaxed);
+  kernel.begun_ticks.store(recorder.clock().ticks(), std::memory_order_relaxed);
   kernel.last_stop.store(&last_stop, std::memory_order_relaxed);
   op->kernels.fetch_add(1, std::memory_order_relaxed);
   const CommHandle made = comm_handle::make(nonce_, Type::kKernel, number, kKernels, channel);
@@ -209,11 +215,16 @@ void CommTracker::kernel_stopped(Recorder& recorder, CommHandle handle, std::uin
     return count(stale_handles_);
   }
   const std::uint64_t start = kernel->start.load(std::memory_order_relaxed);
-  if (device_ns == 0 || device_ns < start) return count(rejected_times_);
-  keep_greatest(*kernel->last_stop.load(std::memory_order_relaxed), device_ns);
   Op* op = op_of(kernel->op.load(std::memory_order_relaxed));
+  if (device_ns == 0 || device_ns < start) {
+    if (op != nullptr) op->has_rejected_times.store(true, std::memory_order_relaxed);
+    return count(rejected_times_);
+  }
+  keep_greatest(*kernel->last_stop.load(std::memory_order_relaxed), device_ns);
   if (op == nullptr) return;
-  keep_least(op->kernel_start, start);
+  if (keep_least(op->kernel_start, start)) {
+    op->kernel_begun_ticks.store(kernel->begun_ticks.load(std::memory_order_relaxed), std::memory_order_relaxed);
+  }
   keep_greatest(op->kernel_seen_ticks, recorder.clock().ticks());
   if (keep_greatest(op->kernel_stop, device_ns)) {
     op->slowest_channel.store(static_cast<std::uint8_t>(comm_handle::extra_of(handle)), std::memory_order_relaxed);

@@ -38,7 +38,8 @@ Drain::Drain(Recorder& recorder, TraceSink& sink, GpuTimer& timer, DrainOptions 
       sink_(sink),
       options_(options),
       resolver_(recorder.arena(), recorder.interner(), timer, recorder.clock(), clock_),
-      rings_(recorder.arena(), clock_, resolver_, options.max_age.count()),
+      comm_times_(options.find_comm_tracker, recorder.clock(), clock_, resolver_),
+      rings_(recorder.arena(), clock_, resolver_, options.max_age.count(), &comm_times_),
       comm_(options.find_comm_tracker, recorder.arena(), clock_),
       pace_(options.pace),
       has_said_error_(!sink.file().error().empty()) {  // whoever opened it has said it
@@ -122,7 +123,11 @@ void Drain::serve_gpu() {
 /// What the GPU has nearly done is worth a moment.
 void Drain::finish_events() {
   const std::int64_t deadline_ns = monotonic_ns() + options_.wait_for_gpu.count();
-  while (!is_exiting_.load(std::memory_order_relaxed) && resolver_.look() && monotonic_ns() < deadline_ns) {
+  const auto is_waiting = [this] {
+    const bool has_events = resolver_.look();
+    return comm_times_.look() || has_events;
+  };
+  while (!is_exiting_.load(std::memory_order_relaxed) && is_waiting() && monotonic_ns() < deadline_ns) {
     const timespec nap{0, 1'000'000};  // the thread itself does not sleep any more once it has been asked to stop
     ::nanosleep(&nap, nullptr);
   }
@@ -151,6 +156,7 @@ void Drain::pass(std::int64_t now_ns, bool everything) {
   settle();
   write_new_identity();
   serve_gpu();
+  comm_times_.look();
   const std::uint64_t span_count = rings_.look(now_ns, everything);
   // After the look: no span that it takes ends after the reading, so none lies beyond the last line, where a line's
   // slope counts, and the first line least of all (a single reading has none).
@@ -289,7 +295,8 @@ void Drain::say_error() {
 void Drain::upkeep(bool everything) {
   if (const std::optional<Overhead> overhead = overhead_.get()) say_overhead(*overhead);
   const std::uint64_t host_only_spans =
-      resolver_.unresolved_spans() + (recorder_.gpu_spans() != nullptr ? recorder_.gpu_spans()->host_only_spans() : 0);
+      resolver_.unresolved_spans() + comm_times_.host_only_spans() +
+      (recorder_.gpu_spans() != nullptr ? recorder_.gpu_spans()->host_only_spans() : 0);
   recorder_.header().host_only_spans.store(static_cast<std::uint32_t>(host_only_spans), std::memory_order_relaxed);
   recorder_.header().overwritten_comm_ops.store(comm_.overwritten_ops(), std::memory_order_relaxed);
   say_losses(read_losses(recorder_.header(), ""));

@@ -13,6 +13,7 @@
 #include "format/trace_records.h"
 #include "record/background_thread.h"
 #include "record/comm_collector.h"
+#include "record/comm_times.h"
 #include "record/drain_pace.h"
 #include "record/event_resolver.h"
 #include "record/gpu_timer.h"
@@ -119,6 +120,7 @@ class Drain {
   const DrainOptions options_;
   ClockConverter clock_;
   EventResolver resolver_;
+  CommTimes comm_times_;
   RingCollector rings_;
   CommCollector comm_;
   BackgroundThread thread_{"smon_drain"};

@@ -244,4 +244,10 @@ void EventResolver::give_back(EventSlot slot) {
   }
 }
 
+void EventResolver::release_events(const Span& span) {
+  if (!has_events(span)) return;
+  give_back(span.device_start);
+  give_back(span.device_end);
+}
+
 }  // namespace smon_rt

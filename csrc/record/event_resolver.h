@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -55,9 +56,16 @@ class EventResolver {
   /// Up to which index, `end` at most, the spans of a thread's ring may be written. `give_up`: all of them.
   std::uint64_t writable_until(std::size_t thread, std::uint64_t end, bool give_up);
 
-  /// Events become nanoseconds of the host, and are given back; what the times are worth goes into `out`. Host times
-  /// are in nanoseconds already.
+  /// Events, and times of the global timer, become nanoseconds of the host; events are given back. What the times are
+  /// worth goes into `out`. Host times are in nanoseconds already.
   void resolve(std::span<Span> spans, std::string& out);
+
+  /// Gives back the events of a span that does without them.
+  void release_events(const Span& span);
+  /// What the host saw of a moment of a device's global timer, by CLOCK_MONOTONIC.
+  void add_globaltimer(std::int32_t device, const ClockBracket& bracket) { globaltimers_[device].add(bracket); }
+  /// Of the span's track; 0, the only one of most processes, where it does not say.
+  std::int32_t device_of(const Span& span) { return std::max(0, device_of_track(span.track_id)); }
 
   /// How long it took at most, since the last call, from the recording of an event until it was known to be ready.
   std::int64_t take_longest_lag_ns() { return std::exchange(longest_lag_ns_, 0); }

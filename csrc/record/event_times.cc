@@ -61,16 +61,12 @@ bool EventResolver::find_times(const Span& span, DeviceTimes& times) {
   return true;
 }
 
-/// The host heard of the operation before its kernel read the timer, and was told of it afterwards.
 bool EventResolver::find_globaltimer_times(const Span& span, DeviceTimes& times) {
-  if (span.device_start <= 0 || span.device_end < span.device_start || span.end < span.start) return false;
-  times.device = std::max(0, device_of_track(span.track_id));
+  if (span.device_start <= 0 || span.device_end < span.device_start) return false;
+  times.device = device_of(span);
   times.globaltimer = &globaltimers_[times.device];
   times.start_ns = span.device_start;
   times.end_ns = span.device_end;
-  for (const std::int64_t device_ns : {times.start_ns, times.end_ns}) {
-    times.globaltimer->add({.device_ns = device_ns, .recorded_ns = span.start, .ready_ns = span.end});
-  }
   return true;
 }
 

@@ -143,6 +143,10 @@ class Recorder {
     return is_recording() && step_word::is_sampled(step_word_.load(std::memory_order_relaxed));
   }
 
+  bool is_warmup() const noexcept {
+    return (step_word::flags_of(step_word_.load(std::memory_order_relaxed)) & span_flag::kWarmup) != 0;
+  }
+
   /// A value at this point in time.
   void metric(std::uint16_t name_id, double value) noexcept;
 

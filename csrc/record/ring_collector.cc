@@ -9,8 +9,13 @@
 namespace smon_rt {
 
 RingCollector::RingCollector(Arena& arena, const ClockConverter& clock, EventResolver& resolver,
-                             std::int64_t max_age_ns)
-    : arena_(arena), clock_(clock), resolver_(resolver), max_age_ns_(max_age_ns), cursors_(arena.threads().size()) {
+                             std::int64_t max_age_ns, CommTimes* comm_times)
+    : arena_(arena),
+      clock_(clock),
+      resolver_(resolver),
+      comm_times_(comm_times),
+      max_age_ns_(max_age_ns),
+      cursors_(arena.threads().size()) {
   batch_.reserve(kSpansPerPacket);
 }
 
@@ -44,7 +49,11 @@ std::uint64_t RingCollector::look(std::int64_t now_ns, bool everything) {
                         now_ns - cursor.waiting_since_ns >= max_age_ns_;
     if (!is_due) continue;
     cursor.begin = begin;
-    cursor.end = resolver_.writable_until(i, end, everything || count * 2 >= record.ring_capacity);
+    const bool give_up = everything || count * 2 >= record.ring_capacity;
+    cursor.end = resolver_.writable_until(i, end, give_up);
+    if (comm_times_ != nullptr) {
+      cursor.end = comm_times_->writable_until(arena_.ring(static_cast<std::uint32_t>(i)), begin, cursor.end, give_up);
+    }
     due_count += cursor.end - begin;
   }
   filled_ratio_ = std::max(filled_ratio_, static_cast<double>(exited_count) / static_cast<double>(cursors_.size()));
@@ -63,14 +72,14 @@ void RingCollector::encode_ring(std::string& out, std::size_t thread, const Curs
   for (std::uint64_t first = cursor.begin; first < cursor.end; first += batch_.size()) {
     const std::uint64_t last = std::min<std::uint64_t>(cursor.end, first + kSpansPerPacket);
     batch_.clear();
-    bool has_device_spans = false;
     for (std::uint64_t index = first; index < last; ++index) {
       Span& span = batch_.emplace_back(ring[index & mask]);
       span.start = clock_.to_monotonic_ns(span.start);
       span.end = clock_.to_monotonic_ns(span.end);
-      has_device_spans = has_device_spans || has_device_times(span.time_source);
     }
-    if (has_device_spans) resolver_.resolve(batch_, out);
+    if (comm_times_ != nullptr) comm_times_->add_times(batch_);
+    const auto has_times = [](const Span& span) { return has_device_times(span.time_source); };
+    if (std::ranges::any_of(batch_, has_times)) resolver_.resolve(batch_, out);
     append_spans(out, cursor.ring_id, first, batch_);
   }
 }

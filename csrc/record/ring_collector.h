@@ -8,6 +8,7 @@
 #include "base/clock_converter.h"
 #include "format/span.h"
 #include "record/arena.h"
+#include "record/comm_times.h"
 #include "record/event_resolver.h"
 
 namespace smon_rt {
@@ -22,7 +23,9 @@ namespace smon_rt {
 /// span. When full: the producers drop and count; filled_ratio() tells when to come back.
 class RingCollector {
  public:
-  RingCollector(Arena& arena, const ClockConverter& clock, EventResolver& resolver, std::int64_t max_age_ns);
+  /// `comm_times` may be null.
+  RingCollector(Arena& arena, const ClockConverter& clock, EventResolver& resolver, std::int64_t max_age_ns,
+                CommTimes* comm_times = nullptr);
 
   /// Finds what is due at this time, or everything. How many spans.
   std::uint64_t look(std::int64_t now_ns, bool everything);
@@ -50,6 +53,7 @@ class RingCollector {
   Arena& arena_;
   const ClockConverter& clock_;
   EventResolver& resolver_;
+  CommTimes* const comm_times_;
   const std::int64_t max_age_ns_;
   std::vector<Cursor> cursors_;  // one a thread record
   std::vector<Span> batch_;

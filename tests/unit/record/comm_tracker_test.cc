@@ -19,7 +19,8 @@ class CommTrackerTest : public ::testing::Test {
     recorder_ = make_recorder(options);
     communicator_ = tracker_.open_communicator(0xabc, true);
   }
-  CommHandle op(CommHandle call = 0, const CommOpFacts& facts = {}) {
+  CommHandle op(CommHandle call = 0, CommOpFacts facts = {}) {
+    facts.asks_kernels = true;
     return tracker_.begin_op(*recorder_, communicator_, call, facts);
   }
   CommOp read(std::uint64_t number) {
@@ -28,7 +29,7 @@ class CommTrackerTest : public ::testing::Test {
     return read;
   }
   CommHandle kernel(CommHandle op, std::uint32_t channel, std::uint64_t start) {
-    return tracker_.begin_kernel(communicator_, op, channel, start);
+    return tracker_.begin_kernel(*recorder_, communicator_, op, channel, start);
   }
   void run_kernel(CommHandle op, std::uint32_t channel, std::uint64_t start, std::uint64_t stop) {
     const CommHandle handle = kernel(op, channel, start);
@@ -128,6 +129,9 @@ TEST_F(CommTrackerTest, KernelsOfAnOpFoldIntoLeastStartGreatestStopAndSlowestCha
   EXPECT_EQ(read.kernels, 3u);
   EXPECT_EQ(read.open_kernels, 0u);
   EXPECT_EQ(read.kernel_seen_ticks, clock_.now());
+  EXPECT_GT(read.kernel_begun_ticks, read.start_ticks);
+  EXPECT_LT(read.kernel_begun_ticks, read.kernel_seen_ticks);
+  EXPECT_FALSE(read.has_rejected_times);
 }
 
 TEST_F(CommTrackerTest, KernelTimesThatCannotBeTrueAreRejectedAndCounted) {
@@ -135,6 +139,7 @@ TEST_F(CommTrackerTest, KernelTimesThatCannotBeTrueAreRejectedAndCounted) {
   EXPECT_EQ(kernel(first, 0, 0), 0u) << "none";
   run_kernel(first, 0, 1000, 900);
   EXPECT_EQ(read(0).kernel_stop_device_ns, 0u) << "stop before start";
+  EXPECT_TRUE(read(0).has_rejected_times);
   run_kernel(first, 0, 1000, 0);
   EXPECT_EQ(read(0).kernel_stop_device_ns, 0u) << "no stop";
   run_kernel(first, 0, 1000, 2000);

@@ -398,6 +398,9 @@ TEST_F(EventResolverTest, TimesOfTheGlobalTimerHaveAMapOfTheirOwn) {
     span.device_start = static_cast<std::int64_t>(kOrigin) + start_ns;
     span.device_end = span.device_start + 3 * kMsNs;
     all.push_back(span);
+    for (const std::int64_t device_ns : {span.device_start, span.device_end}) {
+      resolver_->add_globaltimer(0, {.device_ns = device_ns, .recorded_ns = span.start, .ready_ns = span.end});
+    }
   }
   all.push_back(all.back());
   all.back().device_start = 0;  // the ring of a kernel's times was read too early
