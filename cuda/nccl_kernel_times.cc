@@ -2,6 +2,8 @@
 
 namespace smon_rt::nccl {
 
+constinit std::atomic<std::int32_t> KernelTimes::captures_{0};
+
 void KernelTimes::want(bool is_wanted) noexcept {
   is_asked_in_step_.store(false, std::memory_order_relaxed);
   is_wanted_.store(is_wanted, std::memory_order_relaxed);

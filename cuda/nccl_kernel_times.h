@@ -20,12 +20,13 @@ class KernelTimes {
   void step_begun(bool is_sampled, bool is_warmup, std::uint64_t asking_ops) noexcept;
   void step_ended() noexcept { is_asked_in_step_.store(false, std::memory_order_relaxed); }
 
-  void capture_begun() noexcept { captures_.fetch_add(1, std::memory_order_seq_cst); }
-  void capture_ended() noexcept;
+  /// Of the process, whoever asks then.
+  static void capture_begun() noexcept { captures_.fetch_add(1, std::memory_order_seq_cst); }
+  static void capture_ended() noexcept;
   /// A captured operation came while is_asked(): whoever captures does not say so.
   void spoil() noexcept { is_spoilt_.store(true, std::memory_order_seq_cst); }
   bool is_spoilt() const noexcept { return is_spoilt_.load(std::memory_order_relaxed); }
-  bool is_capturing() const noexcept { return captures_.load(std::memory_order_seq_cst) > 0; }
+  static bool is_capturing() noexcept { return captures_.load(std::memory_order_seq_cst) > 0; }
   bool is_primed() const noexcept { return is_primed_.load(std::memory_order_relaxed); }
 
   bool is_asked() const noexcept;
@@ -35,7 +36,7 @@ class KernelTimes {
   std::atomic<bool> is_primed_{false};
   std::atomic<bool> is_spoilt_{false};
   std::atomic<bool> is_asked_in_step_{false};
-  std::atomic<std::int32_t> captures_{0};
+  static constinit std::atomic<std::int32_t> captures_;
 };
 
 }  // namespace smon_rt::nccl

@@ -13,6 +13,7 @@ namespace smon_rt::nccl {
 namespace {
 
 constexpr std::uint32_t kOfVersion4 = 0xff;
+constexpr int kLatestVersion = 6;
 
 CommHandle to_handle(const void* pointer) {
   return static_cast<CommHandle>(reinterpret_cast<std::uintptr_t>(pointer));
@@ -96,10 +97,20 @@ void* Profiler::open(int version, std::uint64_t comm_id, int* mask, int node_cou
                                                                    std::memory_order_relaxed);
   if (has_network) networks_.fetch_add(1, std::memory_order_relaxed);
   known->version.store(version, std::memory_order_relaxed);
-  known->others.store(others, std::memory_order_relaxed);
+  // Where they do without this communicator, they may have another one.
+  if (others != nullptr) known->others.store(others, std::memory_order_relaxed);
   if (wants_kernels()) look_at_version(*known);
   refresh();
   return to_pointer(communicator);
+}
+
+void* Profiler::inert_context() const noexcept {
+  return to_pointer(tracker_.inert_handle());
+}
+
+bool Profiler::asks_for(std::uint64_t type) const noexcept {
+  const Depth depth{.is_recording = true, .with_kernels = true};
+  return (mask_of(depth, networks_.load(std::memory_order_relaxed) > 0, kLatestVersion) & type) != 0;
 }
 
 Profiler::Mask* Profiler::take(int* address) noexcept {
@@ -206,16 +217,6 @@ void Profiler::step_begun(bool is_sampled, bool is_warmup) noexcept {
 
 void Profiler::step_ended() noexcept {
   kernel_times_.step_ended();
-  refresh();
-}
-
-void Profiler::capture_begun() noexcept {
-  kernel_times_.capture_begun();
-  refresh_now();
-}
-
-void Profiler::capture_ended() noexcept {
-  kernel_times_.capture_ended();
   refresh();
 }
 

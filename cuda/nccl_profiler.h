@@ -46,13 +46,18 @@ class Profiler {
   bool wants_kernels() const noexcept { return kernel_times_.is_wanted(); }
   void step_begun(bool is_sampled, bool is_warmup) noexcept;
   void step_ended() noexcept;
-  void capture_begun() noexcept;
-  void capture_ended() noexcept;
+  /// A capture has begun or ended, as KernelTimes knows.
+  void captures_changed() noexcept { refresh_now(); }
   /// Why NCCL was not asked for them so far, "" if it was.
   std::string kernel_times_refusal() const;
 
   /// Asks NCCL for what is wanted now, or has the thread do it that is at it; gives the number of the change.
   std::uint32_t refresh() noexcept;
+
+  /// Of communicators that are not tracked.
+  void* inert_context() const noexcept;
+  /// Whether this event may be one that is asked for, or was when its op was enqueued.
+  bool asks_for(std::uint64_t type) const noexcept;
 
   CommTracker& tracker() noexcept { return tracker_; }
 

@@ -142,6 +142,12 @@ std::optional<NcclInstance> named_nccl_instance() {
   return parse_nccl_instance(std::getenv("SMON_RT_NCCL_INSTANCE"), ::getpid());
 }
 
+std::string nccl_chain_name() {
+  const char* name = std::getenv("SMON_RT_NCCL_CHAIN");
+  const std::string_view given = name != nullptr ? name : "";
+  return given == "0" || given == "1" ? "" : std::string(given);
+}
+
 Environment read_environment() {
   return read_environment([](const char* name) -> const char* { return std::getenv(name); });
 }

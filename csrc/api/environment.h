@@ -44,6 +44,10 @@ struct NcclInstance {
 std::optional<NcclInstance> parse_nccl_instance(const char* text, std::int64_t pid);
 std::optional<NcclInstance> named_nccl_instance();
 
+/// The plug-in of NCCL that the job wants behind ours, by a name that NCCL would take: SMON_RT_NCCL_CHAIN. "": none.
+/// Python puts a name in the place of 1. As above, from control paths only.
+std::string nccl_chain_name();
+
 /// With another look-up, for tests. nullptr: unset.
 Environment read_environment(const std::function<const char*(const char*)>& look_up);
 

@@ -2,8 +2,10 @@
 
 #include <sys/stat.h>
 
+#include <mutex>
 #include <new>
 #include <string>
+#include <utility>
 
 #include "api/environment.h"
 #include "api/runtime.h"
@@ -26,7 +28,37 @@ std::string path_if_copy() {
   return own == *named ? "" : path;
 }
 
+// Why the job's own plug-in is not behind ours, "" if it is.
+std::mutex g_chain_mutex;
+std::string& chain_refusal() {
+  static auto& refusal = *new std::string("NCCL has not come to its plug-in");  // no destructor at exit
+  return refusal;
+}
+
 }  // namespace
+
+template <typename Event>
+void Runtime::load_nccl_chain(const typename nccl::Chain<Event>::Plugin& ours,
+                              std::atomic<nccl::Chain<Event>*>& chain) noexcept {
+  try {
+    const std::string name = nccl_chain_name();
+    if (name.empty()) return;
+    static auto& tried = *new std::string;
+    // Communicators that are made meanwhile wait, and find it.
+    const std::lock_guard lock(g_chain_mutex);
+    if (name == std::exchange(tried, name)) return;
+    std::string why_not;
+    auto loaded = nccl::Chain<Event>::load(name, ours, why_not);
+    chain_refusal() = why_not;
+    if (loaded == nullptr) log(LogLevel::kWarning, "SMON_RT_NCCL_CHAIN: " + why_not + "; NCCL calls smon_rt alone");
+    chain.store(loaded.release(), std::memory_order_release);  // leaked: callbacks may come until the process ends
+  } catch (...) {                                              // no memory
+  }
+}
+
+template void Runtime::load_nccl_chain(const nccl::PluginV4&, std::atomic<nccl::Chain<nccl::EventV4>*>&) noexcept;
+template void Runtime::load_nccl_chain(const nccl::PluginV5&, std::atomic<nccl::Chain<nccl::EventV5>*>&) noexcept;
+template void Runtime::load_nccl_chain(const nccl::PluginV6&, std::atomic<nccl::Chain<nccl::EventV6>*>&) noexcept;
 
 bool Runtime::is_copy_for_nccl() noexcept {
   static constinit std::atomic_flag is_said;
@@ -73,11 +105,17 @@ bool Runtime::wants_nccl_detail(const smon_config& config, const Environment& en
   return config.nccl_detail >= 0 ? config.nccl_detail != 0 : environment.nccl_detail;
 }
 
-/// The header of the file says why there are no times of kernels, if there are not.
-void Runtime::note_nccl_detail() {
+/// The header of the file says why there are no times of kernels, or no other plug-in, if the job wants them.
+void Runtime::note_nccl() {
   nccl::Profiler* profiler = nccl_profiler();
-  if (profiler == nullptr || !profiler->wants_kernels() || session_ == nullptr) return;
-  facts_.insert_or_assign(std::string(kKernelTimesFact), profiler->kernel_times_refusal());
+  if (session_ == nullptr) return;
+  if (profiler != nullptr && profiler->wants_kernels()) {
+    facts_.insert_or_assign(std::string(kKernelTimesFact), profiler->kernel_times_refusal());
+  }
+  if (const std::string name = nccl_chain_name(); !name.empty()) {
+    const std::lock_guard lock(g_chain_mutex);
+    facts_.insert_or_assign(std::string(kChainFact), chain_refusal());
+  }
   TraceIdentity identity = session_->identity();
   apply_facts(identity);
   session_->set_identity(identity);
@@ -96,11 +134,13 @@ void Runtime::step_ended() noexcept {
 }
 
 void Runtime::capture_begun() noexcept {
-  if (nccl::Profiler* profiler = nccl_profiler()) profiler->capture_begun();
+  nccl::KernelTimes::capture_begun();
+  if (nccl::Profiler* profiler = nccl_profiler()) profiler->captures_changed();
 }
 
 void Runtime::capture_ended() noexcept {
-  if (nccl::Profiler* profiler = nccl_profiler()) profiler->capture_ended();
+  nccl::KernelTimes::capture_ended();
+  if (nccl::Profiler* profiler = nccl_profiler()) profiler->captures_changed();
 }
 
 void Runtime::add_nccl_status(smon_status& status) const {

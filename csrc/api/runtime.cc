@@ -184,7 +184,7 @@ smon_result Runtime::stop() {
     return fail_locked(SMON_NOT_STARTED, "the process exits: recording has ended");
   }
   set_nccl_depth(false);
-  note_nccl_detail();
+  note_nccl();
   const bool ended = session_->stop("stop", std::chrono::steady_clock::now() + kStopLimit);
   g_recorder.store(nullptr, std::memory_order_release);
   last_status_ = session_->read_status();

@@ -16,6 +16,7 @@
 #include "api/smon_rt.h"
 #include "base/process_state.h"
 #include "base/result.h"
+#include "cuda/nccl_chain.h"
 #include "cuda/nccl_profiler.h"
 #include "record/gpu_timer.h"
 #include "record/recorder.h"
@@ -48,6 +49,10 @@ class Runtime {
   static const CommTracker* comm_tracker() noexcept;
   /// Whether NCCL has loaded this library beside the one that Python named to it (SMON_RT_NCCL_INSTANCE); said once.
   static bool is_copy_for_nccl() noexcept;
+  /// The plug-in that the job wants behind ours (SMON_RT_NCCL_CHAIN) becomes `chain`, unless its name was tried before.
+  template <typename Event>
+  static void load_nccl_chain(const typename nccl::Chain<Event>::Plugin& ours,
+                              std::atomic<nccl::Chain<Event>*>& chain) noexcept;
   /// What NCCL is asked for changes at the border of a step, and around captures of graphs.
   static void step_begun(const Recorder& recorder) noexcept;
   static void step_ended() noexcept;
@@ -86,10 +91,11 @@ class Runtime {
   GpuTimer* gpu_timer();
   void set_nccl_depth(bool is_recording_now);
   bool wants_nccl_detail(const smon_config& config, const Environment& environment) const;
-  void note_nccl_detail();
+  void note_nccl();
   void add_nccl_status(smon_status& status) const;
 
   static constexpr std::string_view kKernelTimesFact = "hook.nccl.kernel_times";
+  static constexpr std::string_view kChainFact = "hook.nccl.chain";
 
   static constinit std::atomic<Recorder*> g_recorder;
   static constinit std::atomic<Runtime*> g_runtime;

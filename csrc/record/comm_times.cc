@@ -59,6 +59,7 @@ bool CommTimes::note_new(const CommTracker& tracker) {
 void CommTimes::take(std::uint64_t number, const CommOp& op) {
   // What was captured runs when the graph is launched, as often as it is.
   if (!op.facts.asks_kernels || op.comm_seq == 0 || op.is_captured) return;
+  has_asked_ = true;
   const Key key{op.comm_id, op.span_kind, op.span_peer, op.comm_seq};
   const auto [at, is_new] = spans_.try_emplace(key);
   if (is_new) order_.emplace_back(number, key);

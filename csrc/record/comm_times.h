@@ -45,6 +45,8 @@ class CommTimes {
   /// Spans whose ops have ended get TimeSource::kNcclGlobaltimer and the timer's times, for EventResolver::resolve().
   void add_times(std::span<Span> spans);
 
+  /// Whether an op has asked for its kernels, which costs bandwidth.
+  bool has_asked() const { return has_asked_; }
   /// Spans that were to get such times, and have those of the host only.
   std::uint64_t host_only_spans() const { return host_only_spans_; }
 
@@ -92,6 +94,7 @@ class CommTimes {
   std::uint64_t settled_end_ = 0;  // and before it at the one before
   std::unordered_map<Key, Ops, KeyHash> spans_;
   std::deque<std::pair<std::uint64_t, Key>> order_;  // by the first op of each
+  bool has_asked_ = false;
   std::uint64_t host_only_spans_ = 0;
 };
 

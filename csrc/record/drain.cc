@@ -249,13 +249,15 @@ std::size_t Drain::take_steps(std::string& out, std::int64_t now_ns, bool everyt
 
 void Drain::say_overhead(const Overhead& overhead) {
   if (overhead.low_ratio <= kOverheadAlarmRatio || std::exchange(has_said_overhead_, true)) return;
-  char text[320];
+  char text[400];
   std::snprintf(
       text, sizeof(text),
       "sampled steps take %.1f %% longer than the steps around them (at least %.1f %%), more than the 1 %% that "
-      "recording may cost: sample less (SMON_RT_SAMPLE_RATIO=%.3g on all ranks), or call smon_rt.pause() at "
+      "recording may cost: %ssample less (SMON_RT_SAMPLE_RATIO=%.3g on all ranks), or call smon_rt.pause() at "
       "the same step on all ranks; nothing was changed",
-      overhead.ratio * 100, overhead.low_ratio * 100, recorder_.sampling().options().sample_ratio / 10);
+      overhead.ratio * 100, overhead.low_ratio * 100,
+      comm_times_.has_asked() ? "start without nccl_detail (SMON_RT_NCCL_DETAIL=0 on all ranks), " : "",
+      recorder_.sampling().options().sample_ratio / 10);
   log(LogLevel::kWarning, text);
 }
 

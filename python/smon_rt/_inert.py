@@ -186,6 +186,9 @@ def pause() -> None:
     pass
 
 
+capture_begin = capture_end = pause
+
+
 resume = pause
 
 
@@ -223,7 +226,7 @@ def request_sampling(_first_step: int, _step_count: int) -> int:
 
 def status() -> dict[str, Any]:
     flags: dict[str, Any] = {"is_started": False, "is_paused": False, "step": -1}
-    texts = {"dropped_by_kind": {}, "file_path": "", "file_error": reason}
+    texts = {"dropped_by_kind": {}, "file_path": "", "file_error": reason, "nccl_detail_refusal": reason}
     return flags | dict.fromkeys(_COUNTERS, 0) | texts
 
 
@@ -232,7 +235,7 @@ _COUNTERS = (
     *("sampled_steps", "steps", "file_bytes", "drain_cpu_ns", "uncounted_sequences", "unwritten_spans"),
     *("reclaimed_spans", "saturated_steps", "misused_calls"),
     *("nccl_communicators", "nccl_ops", "nccl_joined_ops", "nccl_foreign_handles", "nccl_stale_handles"),
-    *("nccl_lost_ends", "nccl_rejected_times", "nccl_untracked"),
+    *("nccl_lost_ends", "nccl_rejected_times", "nccl_untracked", "nccl_kernel_ops"),
 )
 
 

@@ -18,6 +18,10 @@ LIBRARY = os.path.join(os.path.dirname(os.path.realpath(__file__)), "lib", "libs
 #: What NCCL would load by itself, without being told.
 USUAL_NAME = "libnccl-profiler.so"
 
+#: Where NCCL looks for a profiler plug-in if there is none of that name: in the network plug-in that it has loaded.
+USUAL_NET_NAME = "libnccl-net.so"
+_SYMBOL = b"ncclProfiler_v"
+
 #: NCCL cuts longer names.
 LONGEST_NAME = 254
 
@@ -55,16 +59,66 @@ def _set_up() -> str:
     if not os.access(LIBRARY, os.R_OK):
         return f"there is no {LIBRARY}"
     named = environment.nccl_profiler_plugin()
-    if named is not None:
-        if not _is_ours(named):
-            return f"{environment.NCCL_PROFILER_PLUGIN} is set to {named!r}: the job's own choice stays"
-    elif (usual := _usual_plugin()) is not None:
-        return f"{usual} is there: the profiler plug-in that NCCL finds by itself stays"
-    else:
+    if named is None or not _is_ours(named):
+        reason, theirs = _jobs_choice(named)
+        if reason and not _chain(theirs):
+            return reason
         os.environ[environment.NCCL_PROFILER_PLUGIN] = short_name(LIBRARY)
     status = os.stat(LIBRARY)
     os.environ[environment.NCCL_INSTANCE] = f"{os.getpid()}:{status.st_dev}:{status.st_ino}"
     return ""
+
+
+def _jobs_choice(named: str | None) -> tuple[str, str]:
+    """Which plug-in NCCL would load without us, as a reason to let it, and by name; "" where there is none."""
+    if named is not None:
+        reason = f"{environment.NCCL_PROFILER_PLUGIN} is set to {named!r}: the job's own choice stays"
+        return reason, "" if named.lower() == "none" else named
+    if (usual := _find(USUAL_NAME)) is not None:
+        return f"{usual} is there: the profiler plug-in that NCCL finds by itself stays", USUAL_NAME
+    if (network := _network_plugin()) is not None:
+        return f"{network} is a profiler plug-in, too: what NCCL finds by itself stays", network
+    return "", ""
+
+
+def _chain(theirs: str) -> bool:
+    """Has ours call theirs, if the job wants that: NCCL loads one."""
+    wanted = environment.nccl_chain()
+    if wanted is None or not theirs:
+        return False
+    if wanted == "1":
+        os.environ[environment.NCCL_CHAIN] = theirs
+    return True
+
+
+def _network_plugin() -> str | None:
+    """The network plug-in that NCCL would take for a profiler as well; None if there is none."""
+    import mmap
+
+    for name in environment.nccl_net_plugins() or [USUAL_NET_NAME]:
+        names = [name] if "/" in name or name.endswith(".so") else [name, f"libnccl-net-{name}.so"]
+        for path in (path for one in names if (path := _path_of(one)) is not None):
+            with contextlib.suppress(OSError, ValueError), open(path, "rb") as file:
+                if mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ).find(_SYMBOL) >= 0:
+                    return path
+    return None
+
+
+def _path_of(name: str) -> str | None:
+    """Where the loader finds a library, as far as folders tell."""
+    if "/" in name:
+        return name if os.access(name, os.F_OK) else None
+    paths = (f"{folder}/{name}" for folder in (*environment.library_folders(), *_SYSTEM_FOLDERS))
+    return next((path for path in paths if os.access(path, os.F_OK)), None) or _cached_path_of(name)
+
+
+def _cached_path_of(name: str) -> str | None:
+    """In the loader's cache of system libraries."""
+    with contextlib.suppress(OSError), open(_LOADER_CACHE, "rb") as file:
+        cache = file.read()
+        if (at := cache.find(b"/" + name.encode() + b"\0")) >= 0:
+            return os.fsdecode(cache[cache.rfind(b"\0", 0, at) + 1 : cache.find(b"\0", at)])
+    return None
 
 
 def _is_ours(named: str) -> bool:
@@ -74,15 +128,13 @@ def _is_ours(named: str) -> bool:
     return False
 
 
-def _usual_plugin() -> str | None:
-    """Where the loader finds the plug-in that needs no variable; None if nowhere."""
-    for folder in (*environment.library_folders(), *_SYSTEM_FOLDERS):
-        path = f"{folder}/{USUAL_NAME}"
-        if os.access(path, os.F_OK):
-            return path
+def _find(name: str) -> str | None:
+    """Where the loader finds a library; None if nowhere."""
+    if (path := _path_of(name)) is not None:
+        return path
     with contextlib.suppress(OSError), open(_LOADER_CACHE, "rb") as cache:
-        if USUAL_NAME.encode() + b"\0" in cache.read():
-            return f"{USUAL_NAME} (in {_LOADER_CACHE})"
+        if name.encode() + b"\0" in cache.read():
+            return f"{name} (in {_LOADER_CACHE})"
     return None
 
 

@@ -50,6 +50,7 @@ class _State:
 
     is_strict = False
     is_layout_given = False
+    is_capture_assumed = False
     said: frozenset[str] = frozenset()
     layout = Layout()
 
@@ -66,6 +67,7 @@ def start(
     warmup_steps: int | None = None,
     always_steps: int | None = None,
     max_file_bytes: int | None = None,
+    nccl_detail: bool | None = None,
     integrations: str | Sequence[str] = "auto",
     strict: bool = False,
 ) -> bool:
@@ -83,6 +85,8 @@ def start(
         warmup_steps: first steps that the analysis leaves out; SMON_RT_WARMUP_STEPS, else 3.
         always_steps: steps after them that are recorded whatever the ratio; 20.
         max_file_bytes: a file beyond it is closed and the next begun; 1 GiB.
+        nccl_detail: asks NCCL when its kernels run, in sampled steps, where its version bears that (docs/gpu.md; the
+            header of the trace says if not): it costs bandwidth. SMON_RT_NCCL_DETAIL, else False.
         integrations: what records by itself: "auto" (all), "none", some of torch, pipelining, megatron, gc.
         strict: raise where a job should rather go on: in tests.
 
@@ -102,6 +106,7 @@ def start(
         "always_steps": _in_range("always_steps", always_steps, 0),
         "max_file_bytes": _in_range("max_file_bytes", max_file_bytes, 1, 2**63 - 1, default=0),
     }
+    numbers["nccl_detail"] = _choice("nccl_detail", nccl_detail)
     _integrations.check("start", integrations)
     if rank is None and world_size is None and (distributed := torch_distributed()) is not None:
         rank, world_size = distributed.get_rank(), distributed.get_world_size()
@@ -134,7 +139,17 @@ def _started(strict: bool, chosen: str | Sequence[str]) -> bool:
         _integrations.started()
     except Exception as error:
         say(LogLevel.WARNING, f"nothing records by itself: {words_of(error)}")
+    _assume_captures("torch" not in _integrations.attached())
     return True
+
+
+def _assume_captures(is_unseen: bool) -> None:
+    """Who does not see when a stream is captured into a graph must take it for one: NCCL is not asked for details."""
+    if is_unseen and not _State.is_capture_assumed:
+        native.capture_begin()
+    elif not is_unseen and _State.is_capture_assumed:
+        native.capture_end()
+    _State.is_capture_assumed = is_unseen
 
 
 def _refused(result: int, strict: bool) -> bool:
@@ -165,6 +180,12 @@ def _ratio(value: float | None) -> float:
         if value is None or 0 <= value <= 1:
             return -1.0 if value is None else float(value)
     raise RecordingError(f"start: sample_ratio is {value!r:.80}, expected 0 to 1")
+
+
+def _choice(name: str, value: bool | None) -> int:
+    if value is None or value in (True, False):
+        return -1 if value is None else int(value)
+    raise RecordingError(f"start: {name} is {value!r:.80}, expected True or False")
 
 
 def _text(name: str, value: str | os.PathLike[str] | None) -> str | None:

@@ -65,6 +65,10 @@ class Status:
     """Of kernels, that cannot be true."""
     nccl_untracked: int = 0
     """Communicators and channels beyond those there is room for."""
+    nccl_kernel_ops: int = 0
+    """Operations that were asked when their kernels run: `start(nccl_detail=True)`."""
+    nccl_detail_refusal: str | None = None
+    """Why NCCL was not asked for that; None if it was."""
 
 
 def status() -> Status:
@@ -79,6 +83,7 @@ def status() -> Status:
                 "step": values["step"] if values["step"] >= 0 else None,
                 "file_path": values["file_path"] or None,
                 "file_error": values["file_error"] or None,
+                "nccl_detail_refusal": values["nccl_detail_refusal"] or None,
             }
         )
     )

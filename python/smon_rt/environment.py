@@ -33,6 +33,11 @@ NCCL_PROFILER_PLUGIN = "NCCL_PROFILER_PLUGIN"
 #: Process, device and inode of the library that was named to NCCL: by it a copy, loaded beside, knows to stay inert.
 NCCL_INSTANCE = "SMON_RT_NCCL_INSTANCE"
 
+#: Another plug-in behind ours: 1, or the name of one, which `import smon_rt` puts there for 1.
+NCCL_CHAIN = "SMON_RT_NCCL_CHAIN"
+#: NCCL's own: which network plug-ins it loads.
+NCCL_NET_PLUGIN = "NCCL_NET_PLUGIN"
+
 # The recorder reads its own in csrc/api/environment.cc.
 VARIABLES: tuple[Variable, ...] = (
     Variable(
@@ -42,6 +47,11 @@ VARIABLES: tuple[Variable, ...] = (
         "SMON_RT_SAMPLE_RATIO",
         "0.1",
         "share of steps whose spans are recorded, 0 to 1, once the first 20 after the warm-up are",
+    ),
+    Variable(
+        "SMON_RT_NCCL_DETAIL",
+        "0",
+        "1 asks NCCL when its kernels run, in sampled steps, where its version bears that; it costs bandwidth",
     ),
     Variable("SMON_RT_WARMUP_STEPS", "3", "first steps of a process, which the analysis leaves out"),
     Variable("SMON_RT_RUN_ID", "TORCHELASTIC_RUN_ID, else run", "names the run: the same for all ranks and attempts"),
@@ -60,6 +70,11 @@ VARIABLES: tuple[Variable, ...] = (
         NCCL_PROFILER_PLUGIN,
         "our library's path",
         "NCCL's profiler plug-in, set by `import smon_rt`; another one, or `none`, stays: NCCL then tells us nothing",
+    ),
+    Variable(
+        NCCL_CHAIN,
+        "0",
+        "1 has NCCL load ours although the job has another profiler plug-in, which ours then calls; or the name of one",
     ),
     Variable("RANK, WORLD_SIZE, LOCAL_RANK", "0, 1, 0", "of this process, as torchrun sets them"),
     Variable(
@@ -99,6 +114,18 @@ def is_disabled() -> bool:
 def nccl_profiler_plugin() -> str | None:
     """What NCCL will load as its profiler plug-in; None where it is not told."""
     return os.environ.get(NCCL_PROFILER_PLUGIN) or None
+
+
+def nccl_chain() -> str | None:
+    """What the job wants behind our plug-in: "1", whatever NCCL would load, or a name; None: nothing."""
+    word = os.environ.get(NCCL_CHAIN, "").strip()
+    return None if word.lower() in ("", "0", "false", "no", "off") else word
+
+
+def nccl_net_plugins() -> list[str]:
+    """The network plug-ins that NCCL will look for."""
+    named = os.environ.get(NCCL_NET_PLUGIN, "").split(",")
+    return [name for name in map(str.strip, named) if name]
 
 
 def library_folders() -> list[str]:

@@ -37,6 +37,12 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--dir", help=f"where traces go (SMON_RT_TRACE_DIR, else {DEFAULT_DIR})")
     parser.add_argument("--sample-ratio", type=float, help="share of steps whose spans are recorded, 0 to 1")
     parser.add_argument(
+        "--nccl-detail",
+        action="store_const",
+        const=True,
+        help="ask NCCL when its kernels run, in sampled steps (costs bandwidth)",
+    )
+    parser.add_argument(
         "--verdict-within", type=float, metavar="S", help="wait at most so many seconds at the end for the verdict (10)"
     )
     parser.add_argument("-m", dest="is_module", action="store_true", help="the target is a module, as python -m")
@@ -68,7 +74,7 @@ def _start(options: argparse.Namespace) -> None:
 
     trace_dir = options.dir or os.environ.get("SMON_RT_TRACE_DIR") or DEFAULT_DIR
     try:
-        smon_rt.start(trace_dir, sample_ratio=options.sample_ratio)
+        smon_rt.start(trace_dir, sample_ratio=options.sample_ratio, nccl_detail=options.nccl_detail)
     except smon_rt.RecordingError as error:
         _refuse(str(error))
     _closing.wait_for_verdict(options.verdict_within)

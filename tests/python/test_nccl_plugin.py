@@ -12,6 +12,8 @@ import pytest
 
 from smon_rt import _nccl_plugin, environment
 from smon_rt.integrations import nccl, state
+from smon_rt.integrations.patches import Patches
+from smon_rt.integrations.torch import captures
 
 NAME = environment.NCCL_PROFILER_PLUGIN
 
@@ -19,7 +21,11 @@ NAME = environment.NCCL_PROFILER_PLUGIN
 @pytest.fixture(autouse=True)
 def clean(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv(NAME, "")
-    for name in (NAME, environment.NCCL_INSTANCE, "LD_LIBRARY_PATH", "SMON_RT_DISABLE"):
+    monkeypatch.setenv(environment.NCCL_CHAIN, "")
+    for name in (
+        *(NAME, environment.NCCL_INSTANCE, environment.NCCL_CHAIN, environment.NCCL_NET_PLUGIN),
+        *("LD_LIBRARY_PATH", "SMON_RT_DISABLE"),
+    ):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(_nccl_plugin, "_SYSTEM_FOLDERS", ())
     monkeypatch.setattr(_nccl_plugin, "_LOADER_CACHE", str(tmp_path / "no-cache"))
@@ -102,6 +108,79 @@ def test_what_goes_wrong_is_a_reason_and_never_raised(monkeypatch: pytest.Monkey
     assert _nccl_plugin.reason() == "OSError: no disk"
 
 
+def test_a_profiler_in_the_network_plug_in_stays(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    library = tmp_path / "libnccl-net.so"
+    library.write_bytes(b"\x7fELF ncclNet_v10\0")
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(tmp_path))
+    assert _nccl_plugin.set_up() == "", "no profiler is in it"
+    del os.environ[NAME]
+    library.write_bytes(b"\x7fELF ncclNet_v10\0ncclProfiler_v4\0")
+    assert str(library) in _nccl_plugin.set_up()
+    assert NAME not in os.environ
+    monkeypatch.setenv(environment.NCCL_NET_PLUGIN, "other, third")
+    assert _nccl_plugin.set_up() == "", "NCCL loads others"
+    del os.environ[NAME]
+    library.rename(tmp_path / "libnccl-net-third.so")
+    assert "libnccl-net-third.so is a profiler plug-in, too" in _nccl_plugin.set_up()
+    monkeypatch.setenv(environment.NCCL_NET_PLUGIN, str(tmp_path / "libnccl-net-third.so"))
+    assert "libnccl-net-third.so" in _nccl_plugin.set_up()
+
+
+def test_a_network_plug_in_that_only_the_loaders_cache_knows_is_looked_into(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    library = tmp_path / "libnccl-net.so"
+    library.write_bytes(b"ncclProfiler_v4")
+    cache = tmp_path / "cache"
+    cache.write_bytes(b"libm.so.6\0libnccl-net.so\0" + os.fsencode(library) + b"\0/opt/x\0")
+    monkeypatch.setattr(_nccl_plugin, "_LOADER_CACHE", str(cache))
+    assert str(library) in _nccl_plugin.set_up()
+    library.write_bytes(b"")
+    assert _nccl_plugin.set_up() == "", "an empty file"
+
+
+@pytest.mark.parametrize(
+    ("wanted", "chosen", "expected"),
+    [
+        ("1", "example", "example"),
+        ("1", "/opt/libnccl-profiler.so", "/opt/libnccl-profiler.so"),
+        ("mine", "example", "mine"),
+    ],
+)
+def test_a_plug_in_that_the_job_chose_comes_behind_ours_if_asked_for(
+    wanted: str, chosen: str, expected: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(environment.NCCL_CHAIN, wanted)
+    monkeypatch.setenv(NAME, chosen)
+    assert _nccl_plugin.set_up() == ""
+    assert os.environ[NAME] == _nccl_plugin.LIBRARY
+    assert os.environ[environment.NCCL_CHAIN] == expected
+    assert environment.NCCL_INSTANCE in os.environ
+    assert _nccl_plugin.set_up() == "", "in a child, where ours is set already"
+    assert os.environ[environment.NCCL_CHAIN] == expected
+
+
+@pytest.mark.parametrize(("name", "content"), [("libnccl-profiler.so", b""), ("libnccl-net.so", b"ncclProfiler_v4")])
+def test_what_nccl_finds_by_itself_comes_behind_ours_if_asked_for(
+    name: str, content: bytes, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / name).write_bytes(content)
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(tmp_path))
+    monkeypatch.setenv(environment.NCCL_CHAIN, "1")
+    assert _nccl_plugin.set_up() == ""
+    assert os.environ[NAME] == _nccl_plugin.LIBRARY
+    assert os.environ[environment.NCCL_CHAIN] in (name, str(tmp_path / name))
+
+
+def test_nothing_is_put_behind_ours_where_the_job_has_nothing_or_wants_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(environment.NCCL_CHAIN, "1")
+    assert _nccl_plugin.set_up() == ""
+    assert os.environ[environment.NCCL_CHAIN] == "1"
+    monkeypatch.setenv(NAME, "none")
+    assert "none" in _nccl_plugin.set_up()
+    assert os.environ[NAME] == "none"
+
+
 def test_why_nccl_tells_nothing() -> None:
     assert nccl.why_not(1, "", (2, 27, 3)) == ""
     assert nccl.why_not(0, "x stays", (2, 27, 3)) == "x stays"
@@ -111,9 +190,10 @@ def test_why_nccl_tells_nothing() -> None:
 
 def test_a_job_whose_nccl_never_came_to_its_plug_in_says_so_in_the_third_step(monkeypatch: pytest.MonkeyPatch) -> None:
     facts: list[tuple[str, str]] = []
-    job = SimpleNamespace(communicators=0, backend="cpu:gloo,cuda:gloo")
+    job = SimpleNamespace(communicators=0, backend="cpu:gloo,cuda:gloo", refusal=f"{nccl.NOT_WANTED}: do")
     native = SimpleNamespace(
-        status=lambda: {"nccl_communicators": job.communicators}, set_fact=lambda *fact: facts.append(fact)
+        status=lambda: {"nccl_communicators": job.communicators, "nccl_detail_refusal": job.refusal},
+        set_fact=lambda *fact: facts.append(fact),
     )
     distributed = SimpleNamespace(
         is_available=lambda: True, is_initialized=lambda: True, get_backend_config=lambda: job.backend
@@ -139,3 +219,59 @@ def test_a_job_whose_nccl_never_came_to_its_plug_in_says_so_in_the_third_step(mo
     nccl.stopping()
     nccl.stopping()
     assert facts[1:] == [(nccl.KEY, "")], "later than expected"
+    monkeypatch.setattr(state.switch, "recording", state.switch.recording + 1)
+    job.refusal = "nobody has tried it"
+    for step in range(4):
+        nccl.step_begun(step)
+    assert facts[2:] == [(nccl.KEY, ""), (nccl.KERNELS_KEY, "nobody has tried it")]
+
+
+def test_captures_of_graphs_are_told_whatever_becomes_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    open_captures: list[int] = []
+    native = SimpleNamespace(capture_begin=lambda: open_captures.append(1), capture_end=lambda: open_captures.pop())
+    monkeypatch.setattr(captures, "native", native)
+
+    class Graph:
+        fails_at = ""
+        seen = 0
+
+        def capture_begin(self, pool: object = None) -> None:
+            Graph.seen = len(open_captures)
+            if self.fails_at == "begin":
+                raise RuntimeError(str(pool))
+
+        def capture_end(self) -> None:
+            if self.fails_at == "end":
+                raise RuntimeError
+
+    patches = Patches()
+    assert captures.install(patches, Graph) == ""
+    graph = Graph()
+    graph.capture_begin()
+    assert (Graph.seen, len(open_captures)) == (1, 1), "said before it begins"
+    graph.capture_end()
+    assert open_captures == []
+    graph.fails_at = "begin"
+    with pytest.raises(RuntimeError):
+        graph.capture_begin(pool=3)
+    assert open_captures == []
+    graph.fails_at = ""
+    graph.capture_begin()
+    graph.fails_at = "end"
+    with pytest.raises(RuntimeError):
+        graph.capture_end()
+    assert open_captures == []
+    patches.restore()
+
+    class Other:
+        def begin(self) -> None: ...
+
+    assert "not there" in captures.install(Patches(), Other)
+    assert len(open_captures) == 1, "who cannot see captures takes all for one"
+
+
+def test_captures_by_torch_of_this_version_are_told() -> None:
+    graphs = pytest.importorskip("torch.cuda.graphs")
+    patches = Patches()
+    assert captures.install(patches, graphs.CUDAGraph) == ""
+    patches.restore()

@@ -308,6 +308,7 @@ def test_the_readme_lists_every_variable() -> None:
         ("smon_rt.start(DIR, run_id=5)", "start: run_id is 5, expected a text in UTF-8, without NUL"),
         (r"smon_rt.start(b'\xff')", r"start: trace_dir is b'\xff', expected a text in UTF-8, without NUL"),
         ("smon_rt.start(7)", "start: trace_dir is 7, expected a text in UTF-8, without NUL"),
+        ("smon_rt.start(DIR, nccl_detail='yes')", "start: nccl_detail is 'yes', expected True or False"),
         ("smon_rt.start(DIR); smon_rt.request_sampling('a')", "no window of 'a' steps from None"),
         ("smon_rt.start(DIR); smon_rt.request_sampling(2**40)", "no window of 1099511627776 steps from None"),
     ],

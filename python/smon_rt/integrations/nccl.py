@@ -13,6 +13,12 @@ __all__ = ["forget", "started", "step_begun", "stopping", "uses_nccl", "why_not"
 
 KEY = "hook.nccl.profiler"
 
+#: Why NCCL was not asked when its kernels run, where the job wants to know (`start(nccl_detail=True)`).
+KERNELS_KEY = "hook.nccl.kernel_times"
+
+#: How the library begins to say that the job does not.
+NOT_WANTED = "not asked for"
+
 #: The first that has a version of the interface that we speak.
 OLDEST_VERSION = (2, 27, 3)
 
@@ -49,6 +55,7 @@ def step_begun(_step: int) -> None:
         if _State.steps > LATEST_STEP:
             forget()
             _say()
+            _say_kernels()
 
 
 def stopping() -> None:
@@ -65,6 +72,13 @@ def _say() -> None:
     if reason != _State.said:
         _State.said = reason
         native.set_fact(KEY, reason[:200])
+
+
+def _say_kernels() -> None:
+    """What is known of it in time for a job that is killed; the library says it at the end."""
+    refusal = str(native.status()["nccl_detail_refusal"])
+    if not refusal.startswith(NOT_WANTED):
+        native.set_fact(KERNELS_KEY, refusal)
 
 
 def uses_nccl(torch: Any) -> bool:

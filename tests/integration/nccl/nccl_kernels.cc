@@ -1,5 +1,7 @@
 // When kernels run: whom NCCL is asked of, in which steps, and what spans have of it.
 
+#include <sys/wait.h>
+
 #include <array>
 #include <atomic>
 #include <chrono>
@@ -319,6 +321,34 @@ test::CollectedTrace read_trace(const fs::path& directory) {
   return test::collect(bytes);
 }
 
+/// Why a hook is not there, as the newest header says.
+std::string reason_in(const test::CollectedTrace& trace, const std::string& hook) {
+  if (trace.identities.empty()) return "there is no header";
+  for (const TraceHook& found : trace.identities.back().hooks) {
+    if (found.name == hook) return found.reason;
+  }
+  return "the header does not say";
+}
+
+TYPED_TEST(NcclKernels, TheHeaderSaysWhyTheyWereNotAskedFor) {
+  const fs::path directory = fs::temp_directory_path() / ("smon-no-kernels-" + std::to_string(::getpid()));
+  fs::create_directories(directory);
+  this->in_a_process_of_its_own([&] {
+    ::setenv("SMON_RT_NCCL_CHAIN", "/nowhere/libnccl-profiler.so", 1);
+    const FakeNccl libnccl(22707);
+    const Job<TypeParam> job(1, directory);
+    void* context = job.nccl.init(1, 1, libnccl.mask());
+    job.step(0);
+    job.op(context);
+    EXPECT_EQ(job.library.stop(), SMON_OK);
+    job.nccl.finalize(context);
+  });
+  const test::CollectedTrace trace = read_trace(directory);
+  fs::remove_all(directory);
+  EXPECT_NE(reason_in(trace, "nccl.kernel_times").find("#2039"), std::string::npos);
+  EXPECT_NE(reason_in(trace, "nccl.chain").find("/nowhere"), std::string::npos);
+}
+
 TYPED_TEST(NcclKernels, GiveSpansOfCommunicationTheirTimes) {
   constexpr std::uint64_t kOrigin = 1'700'000'000'000'000'000;  // the timer counts from another moment
   constexpr int kOps = 40;
@@ -370,6 +400,7 @@ TYPED_TEST(NcclKernels, GiveSpansOfCommunicationTheirTimes) {
     EXPECT_GE(span.device_end, span.end) << "the host was through before";
   }
   EXPECT_EQ(timed, kOps);
+  EXPECT_EQ(reason_in(trace, "nccl.kernel_times"), "") << "asked, says the header";
   ASSERT_FALSE(trace.clock_maps.empty());
   EXPECT_EQ(trace.clock_maps[0].device_clock, "globaltimer");
 }

@@ -18,6 +18,7 @@ from smon_rt.errors import words_of
 from smon_rt.integrations import dimensions, nccl, on_import, state
 from smon_rt.integrations.patches import Patches
 from smon_rt.integrations.torch import (
+    captures,
     collectives,
     compute,
     fallback,
@@ -38,6 +39,7 @@ _C10D = "torch.distributed.distributed_c10d"
 _FUNCTIONAL = "torch.distributed._functional_collectives"
 _LOADER = "torch.utils.data.dataloader"
 _MESH = "torch.distributed.device_mesh"
+_GRAPHS = "torch.cuda.graphs"
 _FSDP = "torch.distributed.fsdp._fully_shard._fsdp_param_group"
 
 
@@ -285,6 +287,10 @@ def _attach_fsdp() -> None:
     _try("fsdp_reduce", lambda: _Attached.patches.wrap(module, "foreach_reduce", reduce, fsdp.reduce))
 
 
+def _attach_graphs() -> None:
+    _try("graph_captures", lambda: captures.install(_Attached.patches, sys.modules[_GRAPHS].CUDAGraph))
+
+
 def _attach_dynamo() -> None:
     _try("compile", uncompiled.skip_our_code)
 
@@ -307,6 +313,7 @@ _LATER: dict[str, Callable[[], None]] = {
     _LOADER: _attach_data,
     _MESH: _attach_mesh,
     _FSDP: _attach_fsdp,
+    _GRAPHS: _attach_graphs,
     uncompiled.MODULE: _attach_dynamo,
 }
 _STATE_HOOKS: tuple[tuple[list[Callable[[], None]], Callable[[], None]], ...] = (
