@@ -97,6 +97,11 @@ peers: build .venv/.bench-stamp ## what a step costs beside other tools; writes 
 accuracy: modules ## grade the verdict on jobs with known truth; writes docs/accuracy.md (SEEDS_FROM=1: another set, printed)
 	python benchmarks/accuracy.py --seeds-from $(or $(SEEDS_FROM),0)
 
+.PHONY: model
+model: setup ## search the checkpoint protocol's model; writes its golden traces and its part of docs/checkpoint.md
+	python -m tests.model.export_traces --golden
+	python -m tests.model.write_docs
+
 .PHONY: nocuda
 nocuda: setup ## build as without a CUDA toolkit
 	cmake --preset nocuda
