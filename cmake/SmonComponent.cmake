@@ -130,6 +130,8 @@ function(smon_test)
   set(timeout_s 120)
   if(arg_LABEL STREQUAL slow)
     set(timeout_s 1800)
+  elseif(SMON_RT_SANITIZE)
+    set(timeout_s 300)
   endif()
   gtest_discover_tests(${arg_NAME}
     TEST_PREFIX "${arg_NAME}/"
