@@ -34,12 +34,12 @@ class Library {
   }
   void close() { ::dlclose(handle_); }
 
-  smon_result start(const std::string& run_id, std::int32_t rank = 0) const {
+  smon_result start(const std::string& run_id, std::int32_t rank = 0, const std::string& trace_dir = "") const {
     smon_config config;
     find<decltype(smon_config_init)>("smon_config_init")(&config);
     config.run_id = run_id.c_str();
     config.rank = rank;
-    config.trace_dir = "";
+    config.trace_dir = trace_dir.c_str();
     config.sample_ratio = 1;
     return find<decltype(smon_start)>("smon_start")(&config);
   }
