@@ -51,7 +51,9 @@ TraceCommOp CommCollector::in_nanoseconds(std::uint64_t number, const CommOp& op
       taken.transfer_ns = not_negative(clock_.to_monotonic_ns(op.last_transfer_ticks) - taken.first_transfer_ns);
     }
   }
-  if (op.kernels != 0) {
+  if (op.kernels != 0 && !op.has_rejected_times) {  // what is left would not say when it ran, nor which one was last
+    taken.kernel_count = op.kernels;
+    taken.open_kernel_count = op.open_kernels;
     taken.kernel_start_device_ns = op.kernel_start_device_ns;
     taken.kernel_duration_device_ns =
         op.kernel_stop_device_ns - std::min(op.kernel_start_device_ns, op.kernel_stop_device_ns);
@@ -65,8 +67,6 @@ TraceCommOp CommCollector::in_nanoseconds(std::uint64_t number, const CommOp& op
   taken.peer = op.facts.peer;
   taken.transfer_count = op.transfers;
   taken.open_transfer_count = op.open_transfers;
-  taken.kernel_count = op.kernels;
-  taken.open_kernel_count = op.open_kernels;
   taken.comm_id = op.comm_id;
   taken.function = op.facts.function;
   taken.datatype = op.facts.datatype;

@@ -48,7 +48,7 @@ class CommCollectorTest : public ::testing::Test {
     communicator_ = tracker_.open_communicator(0xabc, true);
   }
 
-  CommHandle begin() { return tracker_.begin_op(*recorder_, communicator_, 0, {}); }
+  CommHandle begin(const CommOpFacts& facts = {}) { return tracker_.begin_op(*recorder_, communicator_, 0, facts); }
   void end(CommHandle handle) { tracker_.end(*recorder_, handle); }
   void run_ops(int count) {
     for (int i = 0; i < count; ++i) end(begin());
@@ -112,6 +112,29 @@ TEST_F(CommCollectorTest, AnOpWithTransfersIsOverWithTheLastOfThem) {
   EXPECT_EQ(taken[0].open_transfer_count, 0u);
   EXPECT_LE(taken[0].first_transfer_ns, first_ns);
   EXPECT_EQ(taken[0].first_transfer_ns + static_cast<std::int64_t>(taken[0].transfer_ns), last_ns);
+}
+
+TEST_F(CommCollectorTest, TimesOfKernelsAreTakenWhereAllOfThemCanBeTrue) {
+  CommOpFacts facts;
+  facts.asks_kernels = true;
+  for (const std::uint64_t second_stop : {2500u, 5u}) {
+    const CommHandle op = begin(facts);
+    end(op);
+    for (const std::uint32_t channel : {0u, 1u}) {
+      const CommHandle kernel = tracker_.begin_kernel(*recorder_, communicator_, op, channel, 1000 + channel);
+      tracker_.kernel_stopped(*recorder_, kernel, channel == 0 ? 2000 : second_stop);
+      end(kernel);
+    }
+    communicator_ = tracker_.open_communicator(0xdef, true);  // whose channels begin anew
+  }
+  const auto taken = look(true).ops;
+  ASSERT_EQ(taken.size(), 2u);
+  EXPECT_EQ(taken[0].kernel_count, 2u);
+  EXPECT_EQ(taken[0].kernel_start_device_ns, 1000u);
+  EXPECT_EQ(taken[0].kernel_duration_device_ns, 1500u);
+  EXPECT_EQ(taken[0].slowest_channel, 1);
+  EXPECT_EQ(taken[1].kernel_count, 0u);
+  EXPECT_EQ(taken[1].kernel_duration_device_ns, 0u);
 }
 
 TEST_F(CommCollectorTest, AnOpThatHangsHoldsOthersUpForTenSecondsAndIsTakenAsItIs) {
