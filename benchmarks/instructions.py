@@ -250,6 +250,40 @@ def count_transfer(smoke: bool, record: Record) -> None:
         record(name, count, f"callgrind, below the two functions that torch calls and Work.wait, Python {version}")
 
 
+#: Steps of a script, and an optimizer's in each, as torch calls its hooks; counted as those of a plan below.
+_STEPS_PROGRAM = """
+import os
+import smon_rt
+from smon_rt import _runtime as native
+from smon_rt.integrations.torch import steps
+assert smon_rt.start(integrations="none", sample_ratio=0.0, warmup_steps=0, always_steps=0)
+native.switch.is_on = True
+class Optimizer: pass
+def some(count, optimizer=Optimizer(), step=smon_rt.step, before=native.before_optimizer, after=native.after_optimizer):
+    args, kwargs = (), {{}}
+    for number in range(count):
+        with step(number):
+            before(optimizer, args, kwargs)
+            after(optimizer, args, kwargs)
+some(1)
+native.recorded_wait(some)({steps})
+status = smon_rt.status()
+assert status.steps == 1 + {steps} and status.dropped_spans == status.stale_tokens == 0
+os._exit(0)
+"""
+
+
+def count_step(smoke: bool, record: Record) -> None:
+    """What a step and its optimizer cost where no integration has asked for more: nothing of Python is ours."""
+    del smoke
+    name = "instructions per step and its optimizer, unsampled"
+    if shutil.which("valgrind") is None or not has_cheap_clock():
+        record(name, None, "no valgrind, or the kernel's clock source is not the TSC")
+        return
+    count = _instructions_of("wait_for_work(*", _STEPS_PROGRAM.format(steps=_PYTHON_PAIRS)) / _PYTHON_PAIRS
+    record(name, count, f"callgrind, the loop and the interpreter included, Python {platform.python_version()}")
+
+
 #: Steps of a plan whose collections are far: all that runs below `state.step_begun`, Python's interpreter with it,
 #: called by a function of ours whose name callgrind knows. The torch is one without a GPU.
 _PLAN_PROGRAM = """

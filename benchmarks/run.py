@@ -96,6 +96,7 @@ def measure(smoke: bool) -> tuple[list[Row], list[Floor], peers.Peers]:
         instructions.count_python_pair,
         instructions.count_collective,
         instructions.count_transfer,
+        instructions.count_step,
         instructions.count_plan,
         step_overhead.measure,
         torch_hooks.measure,

@@ -192,15 +192,6 @@ std::uintptr_t place_of(PyObject* tensor) {
   return place != 0 ? place : reinterpret_cast<std::uintptr_t>(tensor);
 }
 
-std::uintptr_t identity_of(PyObject* tensor) {
-  const Reference address(PyObject_GetAttr(tensor, g_names.cdata));
-  std::uintptr_t identity = 0;
-  if (address) identity = static_cast<std::uintptr_t>(PyLong_AsUnsignedLongLongMask(address.get()));
-  if (PyErr_Occurred() == nullptr) return identity;
-  PyErr_Clear();
-  return 0;
-}
-
 PyMethodDef* collective_calls() {
   return g_calls;
 }

@@ -88,13 +88,13 @@ struct alignas(64) Counts {
 };
 inline constinit Counts g_counts;
 
-inline bool has_issued() {
+[[gnu::always_inline]] inline bool has_issued() {
   return g_counts.issued.load(std::memory_order_relaxed) != 0;
 }
-inline bool has_awaited() {
+[[gnu::always_inline]] inline bool has_awaited() {
   return g_counts.awaited.load(std::memory_order_relaxed) != 0;
 }
-inline bool has_addresses() {
+[[gnu::always_inline]] inline bool has_addresses() {
   return g_counts.addresses.load(std::memory_order_relaxed) != 0;
 }
 

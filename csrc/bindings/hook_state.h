@@ -34,11 +34,11 @@ static_assert(sizeof(HookState) == 64);
 inline constinit HookState g_hooks;
 
 template <typename Value>
-Value get(const std::atomic<Value>& value) {
+[[gnu::always_inline]] inline Value get(const std::atomic<Value>& value) {
   return value.load(std::memory_order_relaxed);
 }
 template <typename Value, typename Given>
-void set(std::atomic<Value>& value, Given given) {
+[[gnu::always_inline]] inline void set(std::atomic<Value>& value, Given given) {
   value.store(static_cast<Value>(given), std::memory_order_relaxed);
 }
 /// Counts on, by one thread at a time: another one's count may be lost, which nothing relies on.

@@ -79,7 +79,8 @@ const Names& names();
 
 /// Where a tensor's data is, or its identity if it has none: a view made on the way keeps the address. No error is set.
 std::uintptr_t place_of(PyObject* tensor);
-/// Which tensor of torch this object is; 0 if it is none. No error is set.
+/// Which tensor of torch this object is; 0 if it is none. No error is set. Read in its memory (torch_layout.cc) once
+/// sixteen have said there what their attribute says.
 std::uintptr_t identity_of(PyObject* tensor);
 
 }  // namespace smon_rt::bindings

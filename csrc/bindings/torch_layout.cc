@@ -2,10 +2,15 @@
 
 #include <pybind11/pybind11.h>
 
+#include <algorithm>
+#include <bit>
+#include <cstddef>
+#include <cstdint>
 #include <mutex>
 #include <string_view>
 
 #include "bindings/python_reference.h"
+#include "bindings/short_lock.h"
 #include "bindings/torch_attributes.h"
 
 namespace smon_rt::bindings {
@@ -75,13 +80,68 @@ bool says(PyObject* getter, PyObject* args, long long expected) {
   return read_number(get(getter, args).get(), value) && value == expected;
 }
 
+/// By its attribute.
+std::uintptr_t asked_identity(PyObject* tensor) {
+  const Reference address(PyObject_GetAttr(tensor, names().cdata));
+  std::uintptr_t identity = 0;
+  if (address) identity = static_cast<std::uintptr_t>(PyLong_AsUnsignedLongLongMask(address.get()));
+  if (PyErr_Occurred() == nullptr) return identity;
+  PyErr_Clear();
+  return 0;
+}
+
+/// Where objects of torch's tensor type have what their attribute `_cdata` says.
+struct TensorWord {
+  std::atomic<PyTypeObject*> type{nullptr};  // nullptr: not known; release, after the place
+  std::atomic<std::uint32_t> place{0};
+};
+constinit TensorWord g_tensor_word;
+
+/// Which words of tensors have said the same as the attribute, each time.
+struct TensorProof {
+  ShortLock lock;
+  PyTypeObject* type = nullptr;  // owned for ever
+  std::uint64_t places = ~std::uint64_t{0};
+  std::uintptr_t last_identity = 0;
+  int count = 0;
+};
+constinit TensorProof g_tensor_proof;
+
+std::uintptr_t word_of(PyObject* object, std::uint32_t place) {
+  return reinterpret_cast<const std::uintptr_t*>(object)[place];
+}
+
+/// Of the words after the object's head, those that are its identity: a bit each.
+std::uint64_t places_of(PyObject* tensor, std::uintptr_t identity) {
+  const auto size = static_cast<std::size_t>(Py_TYPE(tensor)->tp_basicsize) / sizeof(std::uintptr_t);
+  std::uint64_t places = 0;
+  for (std::size_t at = sizeof(PyObject) / sizeof(std::uintptr_t); at < std::min<std::size_t>(size, 64); ++at) {
+    if (word_of(tensor, static_cast<std::uint32_t>(at)) == identity) places |= std::uint64_t{1} << at;
+  }
+  return places;
+}
+
+/// Counts a tensor whose attribute was asked; different ones alone say anything.
+[[gnu::noinline]] void prove_tensor(PyObject* tensor, std::uintptr_t identity) {
+  if (identity == 0 || !g_is_known.load(std::memory_order_relaxed)) return;
+  TensorProof& found = g_tensor_proof;
+  const std::lock_guard<ShortLock> guard(found.lock);
+  if (!is_same_type(found.type, tensor) || found.places == 0 || found.last_identity == identity) return;
+  found.last_identity = identity;
+  found.places &= places_of(tensor, identity);
+  if (found.places == 0 || ++found.count < kNeeded) return;
+  g_tensor_word.place.store(static_cast<std::uint32_t>(std::countr_zero(found.places)), std::memory_order_relaxed);
+  g_tensor_word.type.store(found.type, std::memory_order_release);
+}
+
 /// 0: no tensors; 1: the first of them is where `args` says; -1: it is not.
 int compare_tensor(PyObject* args, const PreHookArgs& read) {
   const Reference tensors = tensors_of(args);
   PyObject* tensor = first_of(tensors);
   if (tensor == nullptr) return tensors && read.first_tensor() == nullptr ? 0 : -1;
-  return static_cast<std::uintptr_t>(reinterpret_cast<std::uintptr_t>(read.first_tensor())) == identity_of(tensor) ? 1
-                                                                                                                   : -1;
+  return static_cast<std::uintptr_t>(reinterpret_cast<std::uintptr_t>(read.first_tensor())) == asked_identity(tensor)
+             ? 1
+             : -1;
 }
 
 bool is_work_type(PyTypeObject* type) {
@@ -140,6 +200,14 @@ void decide(const Proof& found) {
 }
 
 }  // namespace
+
+std::uintptr_t identity_of(PyObject* tensor) {
+  if (g_tensor_word.type.load(std::memory_order_acquire) == Py_TYPE(tensor)) [[likely]]
+    return word_of(tensor, g_tensor_word.place.load(std::memory_order_relaxed));
+  const std::uintptr_t identity = asked_identity(tensor);
+  prove_tensor(tensor, identity);
+  return identity;
+}
 
 PyObject* know_layout(PyObject*, PyObject*) {
   g_is_known.store(true, std::memory_order_relaxed);

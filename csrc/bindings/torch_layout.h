@@ -67,10 +67,10 @@ const Value* read_as(PyObject* object, const std::atomic<PyTypeObject*>& type) {
   return static_cast<const Value*>(reinterpret_cast<const BoundObject*>(object)->value);
 }
 /// Whether the arguments of each hook lie in memory as they are declared here.
-inline bool is_before_trusted() {
+[[gnu::always_inline]] inline bool is_before_trusted() {
   return g_trusted_types.before.load(std::memory_order_acquire) != nullptr;
 }
-inline bool is_after_trusted() {
+[[gnu::always_inline]] inline bool is_after_trusted() {
   return g_trusted_types.after.load(std::memory_order_acquire) != nullptr;
 }
 

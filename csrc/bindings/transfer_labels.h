@@ -29,10 +29,10 @@ void clear_transfers();
 
 /// Whether each transfer so far was of the tensor that was announced, and not of another one with the same data: then
 /// where the data is, which is a call of torch, need not be asked.
-inline bool are_identities_enough() {
+[[gnu::always_inline]] inline bool are_identities_enough() {
   return !g_counts.has_missed_identity.load(std::memory_order_relaxed);
 }
-inline bool has_transfers() {
+[[gnu::always_inline]] inline bool has_transfers() {
   return g_counts.transfers.load(std::memory_order_relaxed) != 0;
 }
 

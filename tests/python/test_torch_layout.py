@@ -120,3 +120,67 @@ assert smon_rt.current() == 0
 assert one(8) == (0, True)
 """,
     )
+
+
+_TENSORS = """
+import smon_rt, sys
+from smon_rt import _runtime as native
+asked = []
+class Tensor:
+    "Keeps what it is in its memory, as torch's does: the place of an object is its id."
+    __slots__ = ("other", "cdata")
+    def __init__(self): self.other, self.cdata = None, object()
+    def data_ptr(self): return 1
+    @property
+    def _cdata(self):
+        asked.append(self)
+        return id(self.cdata)
+class Elsewhere(Tensor):
+    "Does so at first."
+    @property
+    def _cdata(self):
+        asked.append(self)
+        return id(self.cdata) + (len(asked) > 10)
+def asks(make):
+    "Whether each of some tensors was asked for what it is."
+    found = []
+    for tensor in [make() for _ in range(40)]:
+        before = len(asked)
+        native.expect_transfer(tensor, 4, 0, 0)
+        found.append(len(asked) > before)
+    asked.clear()
+    return found
+"""
+
+
+def test_what_a_tensor_is_is_read_in_its_memory_once_sixteen_have_said_so(job: RecordedJob) -> None:
+    job.run(
+        _TENSORS
+        + """
+assert asks(Tensor) == [True] * 40, "of an unknown torch"
+native.know_layout()
+assert asks(Tensor) == [True] * 16 + [False] * 24
+assert asks(Elsewhere) == [True] * 40, "of another type"
+"""
+    )
+
+
+def test_one_tensor_that_is_elsewhere_keeps_them_all_asked(job: RecordedJob) -> None:
+    job.run(
+        _TENSORS
+        + """
+native.know_layout()
+assert asks(Elsewhere) == [True] * 40
+"""
+    )
+
+
+def test_one_tensor_alone_says_nothing(job: RecordedJob) -> None:
+    job.run(
+        _TENSORS
+        + """
+native.know_layout()
+kept = Tensor()
+assert asks(lambda: kept) == [True] * 40
+"""
+    )
