@@ -6,10 +6,12 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 from typing import NoReturn
 
+from smon_rt.check_gpu import endings
 from smon_rt.check_gpu.model import Finding, NotHere
 
 
@@ -47,5 +49,19 @@ def hangs() -> NoReturn:
     """With a child of its own, which must not outlive it either."""
     child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
     Path(os.environ["CHECK_CHILD_FILE"]).write_text(str(child.pid))
+    while True:
+        time.sleep(1)
+
+
+def hangs_in_a_job() -> NoReturn:
+    """With a recorded job under way: this module, run as a program."""
+    endings._JOB = "tests.python.check_gpu_cases"
+    with tempfile.TemporaryDirectory(prefix="smon-check-") as name:
+        endings.run_job(Path(name), "hangs", "host")
+    raise AssertionError("the job ended")
+
+
+if __name__ == "__main__":
+    Path(os.environ["CHECK_CHILD_FILE"]).write_text(str(os.getpid()))
     while True:
         time.sleep(1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import json
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -74,6 +75,25 @@ def test_each_way_to_end_is_a_row_of_its_own(monkeypatch: pytest.MonkeyPatch, tm
     assert outcome.rows[-1].words == "no GPU: none here"
     assert outcome.exit_code == 1
     json.dumps(outcome.to_json(), allow_nan=False)
+
+
+def test_of_a_check_that_is_ended_no_job_and_no_file_is_left(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
+    for name, value in (("PYTHONPATH", ROOT), ("CHECK_CHILD_FILE", tmp_path / "pid"), ("TMPDIR", temporary)):
+        monkeypatch.setenv(name, str(value))
+    (ended,) = run_checks([case("hangs_in_a_job", deadline_s=8.0)], facts=NO_GPU).rows
+    assert ended.outcome is Outcome.TIMED_OUT
+    assert not is_alive(int((tmp_path / "pid").read_text()))
+    assert list(temporary.iterdir()) == []
+
+
+def test_a_result_that_cannot_be_written_is_told_all_the_same(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_command(["check-gpu", "--only", "contract_fakes", "--json", "/dev/full"]) == 2
+    out, err = capsys.readouterr()
+    assert "12 checks hold" in out
+    assert "No space left on device" in err
 
 
 def test_what_no_time_is_left_for_is_not_run() -> None:

@@ -69,7 +69,7 @@ def run_job(folder: Path, how: str, where: str, run_id: str = "", **more: str) -
     environment = child_environment(os.environ, SMON_RT_RUN_ID=run_id or f"check-{uuid.uuid4().hex[:12]}", **more)
     with tempfile.TemporaryDirectory(prefix="smon-check-") as elsewhere:
         command = [sys.executable, "-m", _JOB, str(folder), how, where]
-        return run_process(command, _JOB_DEADLINE_S, Path(elsewhere), environment)
+        return run_process(command, _JOB_DEADLINE_S, Path(elsewhere), environment, has_own_group=False)
 
 
 def recorded_figures(folder: Path, where: str, run_id: str | None = None) -> dict[str, Any]:

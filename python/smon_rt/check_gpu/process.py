@@ -54,14 +54,22 @@ def child_environment(environ: Mapping[str, str], **more: str) -> dict[str, str]
     return {**kept, "SMON_RT_VERDICT_WITHIN_S": "0", **more}
 
 
-def run_process(command: Sequence[str], deadline_s: float, folder: Path, environment: Mapping[str, str]) -> Ended:
+def run_process(
+    command: Sequence[str],
+    deadline_s: float,
+    folder: Path,
+    environment: Mapping[str, str],
+    *,
+    has_own_group: bool = True,
+) -> Ended:
     """Runs a command in a process group of its own, to its end or its deadline; nothing of the group is left.
 
-    `folder` is where it runs, and where what it writes is kept meanwhile.
+    `folder` is where it runs, and where what it writes is kept meanwhile. What a check itself runs stays in the check's
+    group, so that whoever ends that ends both; it may have no children.
     """
     began_s = time.monotonic()
     output = folder / "said.txt"
-    with output.open("wb") as stream, _group(command, stream.fileno(), folder, environment) as process:
+    with output.open("wb") as stream, _running(command, stream.fileno(), folder, environment, has_own_group) as process:
         is_over = _wait(process.pid, began_s + deadline_s)
         took_s = time.monotonic() - began_s
     exit_code = process.returncode if is_over else None
@@ -69,8 +77,8 @@ def run_process(command: Sequence[str], deadline_s: float, folder: Path, environ
 
 
 @contextlib.contextmanager
-def _group(
-    command: Sequence[str], output: int, folder: Path, environment: Mapping[str, str]
+def _running(
+    command: Sequence[str], output: int, folder: Path, environment: Mapping[str, str], has_own_group: bool
 ) -> Iterator[subprocess.Popen[bytes]]:
     process = subprocess.Popen(
         list(command),
@@ -79,14 +87,17 @@ def _group(
         stderr=subprocess.STDOUT,
         cwd=folder,
         env=dict(environment),
-        start_new_session=True,
+        start_new_session=has_own_group,
     )
     try:
         yield process
     finally:
         # Its leader is not waited for yet, so that the number of the group is still its own.
         with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(process.pid, signal.SIGKILL)
+            if has_own_group:
+                os.killpg(process.pid, signal.SIGKILL)
+            else:
+                process.kill()
         process.wait()
 
 

@@ -121,6 +121,8 @@ def ask(function: str, deadline_s: float, **environment: str) -> tuple[dict[str,
     with tempfile.TemporaryDirectory(prefix="smon-check-", ignore_cleanup_errors=True) as name:
         folder = Path(name)
         path = folder / "answer.json"
+        # What the process has not cleaned up when it is ended goes with its folder.
+        environment = {"TMPDIR": name, **environment}
         command = [sys.executable, "-m", "smon_rt.check_gpu.child", function, str(path)]
         ended = run_process(command, deadline_s, folder, child_environment(os.environ, **environment))
         try:

@@ -36,11 +36,12 @@ def command(json_path: str | None, names: tuple[str, ...], is_list: bool) -> int
     if json_path not in (None, "-"):
         refuse_unwritable(str(json_path))
     result = run_checks(checks, on_row=_say_row)
-    if json_path is not None:
-        write_text(json_path, json.dumps(result.to_json(), indent=2, allow_nan=False) + "\n")
+    # First, since the file may not be writable any more after eight minutes.
     if json_path != "-":
         style = "bold green" if result.exit_code == 0 else "bold yellow" if result.exit_code > 1 else "bold red"
         print_text(result_text(result), [check_table(result.rows)], stream=sys.stdout, headline_style=style)
+    if json_path is not None:
+        write_text(json_path, json.dumps(result.to_json(), indent=2, allow_nan=False) + "\n")
     return result.exit_code
 
 
