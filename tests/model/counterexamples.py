@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from tests.model.checker import Counterexample, Explored, explore
 from tests.model.model import CheckpointModel
-from tests.model.protocol import Action, Bounds, Rules
+from tests.model.protocol import Action, Bounds, Label, Rules
 
 
 @dataclass(frozen=True)
@@ -24,18 +24,33 @@ class Scenario:
     #: The rule, and what the counterexample ends in; for the page.
     rule: str
     meaning: str
+    #: Where the search begins, and what that is in words: where an unguided one would have too far to go.
+    prologue: tuple[Action, ...] = ()
+    prologue_text: str = ""
 
     @property
     def name(self) -> str:
         return "without_" + "_and_".join(self.rules_off)
 
     def model(self) -> CheckpointModel:
+        """From the very beginning."""
         return CheckpointModel(replace(Rules(), **dict.fromkeys(self.rules_off, False)), self.bounds)
 
 
 _CALM = Bounds(crashes=0, losses=0, delays=0, last_step=2)
 _ONE_LOSS = Bounds(crashes=0, losses=1, delays=0, last_step=3)
 _ONE_CRASH = Bounds(crashes=1, losses=0, delays=0, last_step=2)
+
+
+def _step_2_lacks_one_hash() -> tuple[Action, ...]:
+    """On four ranks."""
+    first, second, copying = Label(0, 1), Label(0, 2), ("promise", "capture", "copy_done")
+    return (
+        *(Action(name, rank, first) for name in (*copying, "hash_done", "replicate") for rank in range(4)),
+        *(Action(name, rank, second) for name in copying for rank in range(4)),
+        *(Action(name, rank, second) for name in ("hash_done", "replicate") for rank in range(1, 4)),
+    )
+
 
 SCENARIOS = (
     Scenario(
@@ -81,11 +96,24 @@ SCENARIOS = (
         "choice_stays",
         _ONE_CRASH,
         title="Fence",
-        rule="Before any copies are listed, every agent adopts the new incarnation, cancels captures that are not "
-        "complete, and from then on agrees on nothing and frees nothing until it is pinned. Hashing and sending what "
-        "is complete may go on.",
+        rule="Before an agent lists its copies it adopts the new incarnation and cancels captures that are not "
+        "complete; from then on it agrees on nothing and frees nothing until it is pinned. Hashing and sending what is "
+        "complete may go on.",
         meaning="Agents went on between list and pin: a newer step became complete, so the one that the recovery had "
         "chosen was freed.",
+    ),
+    Scenario(
+        ("fence_all",),
+        "nothing_lost",
+        Bounds(ranks=4, crashes=1, losses=0, delays=0, last_step=2),
+        title="All are fenced before one lists",
+        rule="No agent lists its copies before all are fenced.",
+        meaning="Agents 0 and 1 listed before step 2 was complete; agents 2 and 3, not fenced yet, heard that it is, "
+        "and forgot step 1. By the lists not every rank has either of them, so the job begins again from the initial "
+        "state and drops both. It takes four ranks: one whose node and holder are both fenced, and one whose node and "
+        "holder are both not.",
+        prologue=_step_2_lacks_one_hash(),
+        prologue_text="step 1 is agreed; step 2 is replicated but for rank 0's copy, which agent 0 has yet to hash",
     ),
     Scenario(
         ("pin",),
@@ -129,18 +157,19 @@ SCENARIOS = (
 
 @functools.cache
 def find(scenario: Scenario) -> Explored[Action]:
-    """The search with the scenario's rules off; once a process."""
-    model = scenario.model()
+    """The search with the scenario's rules off, after its prologue; once a process."""
+    model = CheckpointModel(scenario.model().protocol.rules, scenario.bounds, scenario.prologue)
     if scenario.property_name == "progress":
         return explore(model, progress=model.progress())
     return explore(model, [getattr(model, scenario.property_name)()])
 
 
 def counterexample(scenario: Scenario) -> Counterexample[Action]:
+    """From the very beginning to where the property is broken."""
     found = find(scenario).counterexample
     if found is None:
         raise AssertionError(f"{scenario.name}: nothing goes wrong without {', '.join(scenario.rules_off)}")
-    return found
+    return Counterexample(found.broken, scenario.prologue + found.actions)
 
 
 def refused_at(scenario: Scenario, actions: tuple[Action, ...]) -> int | None:

@@ -70,13 +70,14 @@ LESS_THAN_AGREED = "recovered less than was agreed"
 
 
 class CheckpointModel:
-    """The protocol under these rules and bounds, for the checker."""
+    """The protocol under these rules and bounds, for the checker; it begins after the actions of `prologue`."""
 
-    def __init__(self, rules: Rules, bounds: Bounds) -> None:
+    def __init__(self, rules: Rules, bounds: Bounds, prologue: tuple[Action, ...] = ()) -> None:
         self.protocol = Protocol(rules, bounds)
+        self.prologue = prologue
 
     def initial(self) -> State:
-        return initial_state(self.protocol.bounds)
+        return self.replay(self.prologue, initial_state(self.protocol.bounds))
 
     def successors(self, state: State) -> Iterator[Transition]:
         for action in ACTIONS:

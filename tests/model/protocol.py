@@ -96,8 +96,10 @@ class Rules:
     retention_replica: bool = True
     #: Copies are told apart by (incarnation, step), and agents refuse what older incarnations send or write.
     incarnation: bool = True
-    #: Before any copies are listed, all agents cancel captures; until pinned they agree on nothing and free nothing.
+    #: An agent cancels captures before it lists copies; until it is pinned it agrees on nothing and frees nothing.
     fence: bool = True
+    #: No agent lists before all are fenced.
+    fence_all: bool = True
     #: From the choice until all go on, agents keep the chosen step, and send and count only what will be kept.
     pin: bool = True
     #: Before a rank goes on from a step, its node forgets all newer ones.

@@ -94,14 +94,14 @@ def fence(protocol: Protocol, state: State) -> Iterator[Transition]:
 
 
 def list_copies(protocol: Protocol, state: State) -> Iterator[Transition]:
-    """When all are fenced, an agent tells the coordinator what it has; what it has hashed later is not on the list."""
-    all_wait = all(status == Status.WAIT for status in state.status)
-    all_fenced = not protocol.rules.fence or all(adopted == state.incarnation for adopted in state.adopted)
-    if all_wait and all_fenced and state.choice == NONE:
-        for node in protocol.ranks:
-            if not state.lists[node]:
-                lists = with_item(state.lists, node, (protocol.listing(state, node),))
-                yield Action("list_copies", node), state._replace(lists=lists)
+    """When all are fenced, an agent tells the coordinator what it has. What it hashes later is not on the list."""
+    if state.choice != NONE or any(status != Status.WAIT for status in state.status):
+        return
+    fenced = [adopted == state.incarnation or not protocol.rules.fence for adopted in state.adopted]
+    for node in protocol.ranks:
+        if not state.lists[node] and (all(fenced) if protocol.rules.fence_all else fenced[node]):
+            lists = with_item(state.lists, node, (protocol.listing(state, node),))
+            yield Action("list_copies", node), state._replace(lists=lists)
 
 
 def choose(protocol: Protocol, state: State) -> Iterator[Transition]:

@@ -48,13 +48,13 @@ def action_text(action: Action, bounds: Bounds) -> str:
     return texts[action.name]
 
 
-def trace_text(actions: tuple[Action, ...], bounds: Bounds) -> str:
+def trace_text(actions: tuple[Action, ...], bounds: Bounds, first: int = 1) -> str:
     """Numbered lines, each with the action's name."""
     name_width = max(len(action.name) for action in actions)
-    number_width = len(str(len(actions)))
+    number_width = len(str(first + len(actions) - 1))
     return "\n".join(
         f"{number:>{number_width}}. {action.name:<{name_width}}  {action_text(action, bounds)}"
-        for number, action in enumerate(actions, 1)
+        for number, action in enumerate(actions, first)
     )
 
 

@@ -26,13 +26,17 @@ def section(scenario: Scenario) -> str:
         if refused is not None
         else "With the rule each of these may still happen, but the state at the end is not stuck."
     )
+    skipped = len(scenario.prologue)
+    trace = trace_text(actions[skipped:], bounds, first=skipped + 1)
+    if skipped:
+        trace = f"1 to {skipped}: {scenario.prologue_text}\n{trace}"
     switches = ", ".join(f"`{name}`" for name in scenario.rules_off)
     return f"""### {scenario.title}
 
 {scenario.rule} (in the model: {switches})
 
 ```
-{trace_text(actions, bounds)}
+{trace}
 
 {state_text(end)}
 ```
