@@ -221,7 +221,7 @@ void Profiler::step_ended() noexcept {
 }
 
 std::string Profiler::kernel_times_refusal() const {
-  if (!wants_kernels()) return "not asked for: start(nccl_detail=True)";
+  if (!wants_kernels()) return kNotAskedFor;
   if (kernel_times_.is_spoilt()) return "an operation was captured into a graph by who does not say so";
   bool has_library = false;
   std::string reason;

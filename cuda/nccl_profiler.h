@@ -48,6 +48,7 @@ class Profiler {
   void step_ended() noexcept;
   /// A capture has begun or ended, as KernelTimes knows.
   void captures_changed() noexcept { refresh_now(); }
+  static constexpr char kNotAskedFor[] = "not asked for: start(nccl_detail=True)";
   /// Why NCCL was not asked for them so far, "" if it was.
   std::string kernel_times_refusal() const;
 

@@ -145,8 +145,7 @@ void Runtime::capture_ended() noexcept {
 
 void Runtime::add_nccl_status(smon_status& status) const {
   nccl::Profiler* profiler = nccl_profiler();
-  const std::string refusal =
-      profiler != nullptr ? profiler->kernel_times_refusal() : "NCCL has not come to its plug-in";
+  const std::string refusal = profiler != nullptr ? profiler->kernel_times_refusal() : nccl::Profiler::kNotAskedFor;
   status.nccl_detail_refusal[refusal.copy(status.nccl_detail_refusal, sizeof(status.nccl_detail_refusal) - 1)] = '\0';
   if (profiler == nullptr) return;
   status.nccl_kernel_ops = profiler->tracker().kernel_ops();

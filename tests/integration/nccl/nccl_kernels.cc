@@ -154,6 +154,7 @@ TYPED_TEST(NcclKernels, AreNotAskedForUnlessTheJobWantsThem) {
   this->in_a_process_of_its_own([] {
     const FakeNccl libnccl(kTried);
     const Job<TypeParam> job(0);
+    EXPECT_EQ(job.refusal().find("not asked for"), 0u) << job.refusal();
     void* context = job.nccl.init(1, 1, libnccl.mask());
     for (std::int64_t number = 0; number < 50; ++number) {
       job.step(number);

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cstdlib>
 #include <map>
 #include <string>
 
@@ -50,6 +51,21 @@ TEST(Environment, DisablesByAnyWordButNo) {
   for (const char* word : {"", "0", "False", "no", "OFF"}) {
     EXPECT_FALSE(read({{"SMON_RT_DISABLE", word}}).is_disabled) << word;
   }
+}
+
+TEST(Environment, AsksForDetailsOfNcclByAnyWordButNo) {
+  for (const char* word : {"1", "true"}) EXPECT_TRUE(read({{"SMON_RT_NCCL_DETAIL", word}}).nccl_detail) << word;
+  for (const char* word : {"", "0", "off"}) EXPECT_FALSE(read({{"SMON_RT_NCCL_DETAIL", word}}).nccl_detail) << word;
+}
+
+TEST(Environment, APluginBehindOursHasAName) {
+  for (const char* word : {"", "0", "1"}) {
+    ::setenv("SMON_RT_NCCL_CHAIN", word, 1);
+    EXPECT_EQ(nccl_chain_name(), "") << "Python puts a name in the place of 1";
+  }
+  ::setenv("SMON_RT_NCCL_CHAIN", "example", 1);
+  EXPECT_EQ(nccl_chain_name(), "example");
+  ::unsetenv("SMON_RT_NCCL_CHAIN");
 }
 
 TEST(Environment, TakesTheElasticRunUnlessItIsNone) {
