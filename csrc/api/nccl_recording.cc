@@ -118,7 +118,7 @@ void Runtime::note_nccl() {
   }
   TraceIdentity identity = session_->identity();
   apply_facts(identity);
-  session_->set_identity(identity);
+  if (identity != session_->identity()) session_->set_identity(identity);  // each is a packet of the file
 }
 
 void Runtime::step_begun(const Recorder& recorder) noexcept {
