@@ -94,3 +94,13 @@ def test_clocks_that_no_line_fits_get_a_wide_bound_that_is_called_an_estimate() 
     line = truth.line()
     assert line.is_contradicted
     assert line.bound_ns > 10**8
+
+
+def test_bounds_that_no_clock_has_room_for_are_contradicted() -> None:
+    """As of device times that lie 10 s before they can be: even the likely line keeps to none of them."""
+    late = BEGIN_NS + 10**10
+    lower, upper = np.array([10**10]), np.array([-(10**10)])
+    line = fit_line(np.array([BEGIN_NS]), lower, np.array([late]), upper, BEGIN_NS, late)
+    assert line is not None
+    assert line.is_contradicted
+    assert line.bound_ns > 9 * 10**9

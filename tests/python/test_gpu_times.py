@@ -302,6 +302,7 @@ def test_a_span_is_as_exact_as_the_map_of_its_own_clock_and_device(tmp_path: Pat
         for bound_ns, clock, device in ((20, "event", 0), (70, "event", 1), (900, "globaltimer", 0))
     ]
     tracks = [trace_pb2.Track(id=2 + device, device=device) for device in (0, 1)]
+    tracks.append(trace_pb2.Track(id=2**32 - 1, device=7))  # any number is a track's
     timer = TIME_SOURCE_NAMES.index("nccl_globaltimer")
     spans = [
         compute(0, 1, 5, track_id=2),

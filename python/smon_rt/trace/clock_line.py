@@ -89,9 +89,11 @@ def fit_line(
         # What the likely line does not keep to goes.
         line_of_most = _likely_line(tight_lower, tight_upper)
         room = _Room(tight_lower.kept_by(*line_of_most), tight_upper.kept_by(*line_of_most))
-    line = _middle_of(room, half_span_s)
+    # Of bounds that no line is near to, none may be left that keep to one.
+    lacks_ns = max(0.0, -room.widest)
+    line = _middle_of(room.widened(lacks_ns), half_span_s)
     violated = lower.violated_by(line) + upper.violated_by(line)
-    is_contradicted = violated > count * MOST_VIOLATED_RATIO
+    is_contradicted = lacks_ns > 1 or violated > count * MOST_VIOLATED_RATIO
     if is_contradicted:
         line = _middle_of(whole.widened(-whole.widest), half_span_s)
         violated = lower.violated_by(line) + upper.violated_by(line)

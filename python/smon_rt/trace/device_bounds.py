@@ -68,7 +68,7 @@ def bounds_at(clock_maps: Sequence[trace_pb2.ClockMap], times_ns: Array) -> Arra
 
 def _devices(trace: RankTrace, spans: SpanColumns) -> Array:
     """The number of each span's device in its process; -1 where its track says none."""
-    table = np.full(max(trace.tracks, default=0) + 1, -1)
-    for number, track in trace.tracks.items():
-        table[number] = track.device
-    return np.asarray(table[np.where(spans.track_id < len(table), spans.track_id, 0)])
+    # By the numbers that spans have: a file may give a track any number.
+    numbers, of = np.unique(spans.track_id, return_inverse=True)
+    table = [track.device if (track := trace.tracks.get(number)) else -1 for number in numbers.tolist()]
+    return np.array(table, np.int64)[of]
