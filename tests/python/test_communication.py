@@ -13,6 +13,8 @@ from smon_rt.analysis import analyze
 from smon_rt.analysis.communication import Communication, CommunicationGroup, NcclFacts
 from smon_rt.analysis.smon_communication import bus_factors
 from smon_rt.analysis.units import bandwidth, data_size
+from smon_rt.report.communication_tables import communication_kind_table, group_table
+from smon_rt.report.terminal import plain_table
 from smon_rt.synth import JobSpec, SlowMember, make_job
 from smon_rt.trace.kinds import TIME_SOURCE_NAMES
 from tests.python.smon_files import TestCommOp, TestSpan, comm_ops_packet, end, packet, step_packet, write_rank
@@ -44,12 +46,12 @@ def test_bytes_and_bandwidths_are_said_as_people_say_them() -> None:
 
 
 def write_reductions(
-    folder: Path, late_ms: dict[int, float], *, ranks: int = 4, took_ms: float = 5, **span: Any
+    folder: Path, late_ms: dict[int, float], *, ranks: int = 4, took_ms: float = 5, dimension: str = "dp", **span: Any
 ) -> None:
     """Ranks compute, each so much longer than the first, and reduce 3 MB twice a step, the second time at once."""
     folder.mkdir(exist_ok=True)
     names = trace_pb2.Names(
-        communicator=[trace_pb2.Communicator(id=1, name="dp", dimension="dp", member_ranks=range(ranks))]
+        communicator=[trace_pb2.Communicator(id=1, name="dp", dimension=dimension, member_ranks=range(ranks))]
     )
     for rank in range(ranks):
         spans, steps = [], []
@@ -93,6 +95,17 @@ def test_waiting_for_the_last_one_is_no_transfer(tmp_path: Path) -> None:
     assert group.algorithm_bytes_per_s == pytest.approx(3e6 / 5e-3)
     assert group.bus_bytes_per_s == pytest.approx(3e6 / 5e-3 * 1.5)
     assert (group.last_rank, group.ratio, group.is_slow) == (2, None, False)
+
+
+def test_what_a_group_is_called_moves_no_cursor(tmp_path: Path) -> None:
+    write_reductions(tmp_path, {}, dimension="\x1b[2J\x9b\n" + "d" * 10_000)
+    report = analyze(tmp_path)
+    for table in (group_table(report), communication_kind_table(report)):
+        text = plain_table(table)
+        assert "\\x1b[2J\\x9b\\n" in text
+        assert len(text.splitlines()) <= 5
+        assert len(text) < 3_000
+        assert all(char.isprintable() or char == "\n" for char in text)
 
 
 def test_without_bytes_or_waits_there_is_no_bandwidth(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from smon_rt.analysis.communication import CommunicationGroup
+from smon_rt.analysis.input_file import shown
 from smon_rt.analysis.report import Report
 from smon_rt.analysis.units import bandwidth, counted, data_size, is_finite, percent, ratio, seconds
 from smon_rt.analysis.worker_words import listed, ranges_of
@@ -55,7 +56,7 @@ def communication_kind_table(report: Report) -> Table:
     rows = tuple(
         (
             each.kind,
-            each.dimension or "–",
+            shown(each.dimension or "–"),
             f"{each.group_count:,}",
             data_size(each.bytes_per_step),
             seconds(each.transfer_s_per_step),
@@ -77,7 +78,7 @@ def _members(group: CommunicationGroup) -> str:
         return f"rank {source} → {target}" + (f" ({place})" if place else "")
     ranges = ranges_of(sorted(group.ranks))
     ranks = listed(ranges[:_MOST_RANGES], len(ranges) - _MOST_RANGES) if ranges else "ranks not recorded"
-    named = f"{group.dimension or group.name or 'group'}: {ranks}"
+    named = f"{shown(group.dimension or group.name or 'group')}: {ranks}"
     return named + (f" (stage {group.stage})" if group.stage is not None else "")
 
 
