@@ -78,6 +78,20 @@ class HookList {
     PyObject* list = list_.load(std::memory_order_acquire);
     return list != nullptr && PyList_GET_SIZE(list) > 0;
   }
+  /// The hook that is in it alone; nullptr: there is none, or several.
+  Reference only() const {
+    PyObject* list = list_.load(std::memory_order_acquire);
+    if (list == nullptr || PyList_GET_SIZE(list) != 1) return Reference();
+#if PY_VERSION_HEX >= 0x030D0000
+    Reference hook(PyList_GetItemRef(list, 0));
+    if (!hook) PyErr_Clear();  // another thread has taken it out
+    return hook;
+#else
+    PyObject* hook = PyList_GET_ITEM(list, 0);
+    Py_INCREF(hook);
+    return Reference(hook);
+#endif
+  }
 
  private:
   std::atomic<PyObject*> list_{nullptr};

@@ -20,6 +20,7 @@ namespace smon_rt::bindings {
 
 namespace {
 
+constexpr const char* kWhere = "step_begun";
 constexpr std::uint16_t kForwardOnly = 1U << 2;  // of span_flag in format/span.h
 
 /// See learn_steps() in _runtime.pyi.
@@ -166,7 +167,11 @@ bool step_begun(PyObject* number) {
   if (!g_steps.on_begun.has_any()) [[likely]]
     return true;
   const Reference told(PyLong_FromLongLong(step));
-  return told && tell(g_steps.tell_begun, told.get());
+  if (!told) return swallow_failure(kWhere);
+  // One alone, as a plan's, needs nothing of Python around it.
+  const Reference hook = g_steps.on_begun.only();
+  if (!hook) return tell(g_steps.tell_begun, told.get());
+  return static_cast<bool>(Reference(PyObject_CallOneArg(hook.get(), told.get()))) || swallow_failure(kWhere);
 }
 
 bool end_step() {
