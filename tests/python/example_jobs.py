@@ -20,7 +20,7 @@ from smon_rt.trace import RankTrace, read_file
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 EXAMPLES = ROOT / "examples"
-DEADLINE_S = 150.0
+DEADLINE_S = 300.0
 #: What a worker does itself, one after the other.
 _Key = tuple[int, ...]
 COMPUTE = ("forward_compute", "backward_compute", "optimizer", "data_loading", "eval", "startup")
