@@ -45,6 +45,14 @@ std::string lower(std::string_view text) {
   return result;
 }
 
+constexpr std::array<std::string_view, 4> kYes = {"1", "true", "yes", "on"};
+constexpr std::array<std::string_view, 5> kNo = {"", "0", "false", "no", "off"};
+
+template <std::size_t kCount>
+bool is_one_of(const std::array<std::string_view, kCount>& words, std::string_view word) {
+  return std::find(words.begin(), words.end(), lower(word)) != words.end();
+}
+
 /// Reads variables and keeps what is wrong with them.
 class Reader {
  public:
@@ -90,12 +98,13 @@ Environment read_environment(const LookUp& look_up) {
   Environment environment;
   const Reader reader(look_up, environment.problems);
   constexpr std::int32_t kAny = std::numeric_limits<std::int32_t>::max();
-  const auto is_yes = [&](const char* name) {
-    constexpr std::array<std::string_view, 5> kNo = {"", "0", "false", "no", "off"};
-    return std::find(kNo.begin(), kNo.end(), lower(reader.text(name).value_or(""))) == kNo.end();
-  };
-  environment.is_disabled = is_yes("SMON_RT_DISABLE");
-  environment.nccl_detail = is_yes("SMON_RT_NCCL_DETAIL");
+  // What is in doubt is the safe side: nothing is recorded, and NCCL is asked for nothing that costs.
+  environment.is_disabled = !is_one_of(kNo, reader.text("SMON_RT_DISABLE").value_or(""));
+  if (const std::string word = reader.text("SMON_RT_NCCL_DETAIL").value_or(""); !is_one_of(kNo, word)) {
+    environment.nccl_detail = is_one_of(kYes, word);
+    if (!environment.nccl_detail)
+      environment.problems.push_back("SMON_RT_NCCL_DETAIL=" + word + " is ignored: it must be 1 or 0");
+  }
   environment.trace_dir = reader.text("SMON_RT_TRACE_DIR");
   environment.run_id = reader.text("SMON_RT_RUN_ID");
   if (!environment.run_id) {

@@ -19,7 +19,7 @@ struct Environment {
   std::optional<std::string> run_id;         // SMON_RT_RUN_ID, else TORCHELASTIC_RUN_ID unless "none"
   std::optional<double> sample_ratio;        // SMON_RT_SAMPLE_RATIO, 0 to 1
   std::optional<std::int32_t> warmup_steps;  // SMON_RT_WARMUP_STEPS, 0 or more
-  bool nccl_detail = false;                  // SMON_RT_NCCL_DETAIL: as SMON_RT_DISABLE
+  bool nccl_detail = false;                  // SMON_RT_NCCL_DETAIL: 1, true, yes or on
   std::optional<LogLevel> log_level;         // SMON_RT_LOG
   std::optional<std::int32_t> attempt;       // TORCHELASTIC_RESTART_COUNT
   std::optional<std::int32_t> rank;          // RANK

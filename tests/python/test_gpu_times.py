@@ -191,6 +191,26 @@ def test_computes_whose_times_of_the_gpu_were_lost_are_left_out_and_said(tmp_pat
     assert report.worker_median_s["forward_compute"]["0,0"] == pytest.approx(0.010)
 
 
+def test_a_rank_without_any_times_of_a_gpu_beside_ranks_with_them_measures_nothing(tmp_path: Path) -> None:
+    """Its computes are launches: by them each GPU is a thousand times slower than it. One driver is too old, say."""
+    spans = [compute(10 * n, 10 * n, 10, microbatch=n) for n in range(10)]
+    launches = [compute(10 * n, 10 * n, 0.01, microbatch=n) for n in range(10)]
+    for rank in range(4):
+        on_gpu = rank != 2
+        own = spans if on_gpu else [dataclasses.replace(span, time_source=0) for span in launches]
+        layout = {"dp_size": 4, "dp_rank": rank}
+        write_rank(tmp_path, own, rank=rank, world_size=4, layout=layout, packets=[clock_map(30_000)] if on_gpu else [])
+    report = analyze(tmp_path)
+    assert report.fidelity.left_out[:2] == (
+        "10 spans of GPU computes without the GPU's times",
+        "rank 2, without any times of a GPU",
+    )
+    assert report.fidelity.coverage.device_times == 0.75
+    assert report.verdict.cause == "none"
+    assert report.slowdown.value == 1.0
+    assert report.worker_median_s["forward_compute"]["0,0"] == pytest.approx(0.010)
+
+
 def test_what_the_host_does_while_the_gpu_works_costs_nothing(tmp_path: Path) -> None:
     spans = [
         compute(0, 0, 40, microbatch=0),

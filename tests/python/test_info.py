@@ -363,6 +363,9 @@ def test_the_gpus_of_a_job_are_named(tmp_path: Path, capsys: pytest.CaptureFixtu
     ranks = json.loads(out)["ranks"]
     assert [rank["gpu_uuid"] for rank in ranks] == ["GPU-1", "GPU-3", ""]
     assert [rank["gpu_uuids"] for rank in ranks] == [["GPU-1", "GPU-2"], ["GPU-3"], []]
+    write_rank(tmp_path, packets=of(*(f"GPU-{number}" for number in range(1, 100))), rank=2, world_size=3, attempt=1)
+    _, out, _ = info(capsys, str(tmp_path))
+    assert "99 GPUs of 1 rank: rank 2 GPU-1 and GPU-2 and GPU-3 and GPU-4 and 95 more\n" in out
 
 
 def test_how_far_the_gpu_was_behind_its_host_is_said_with_the_costs(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import example, given
@@ -24,6 +25,7 @@ from tests.python.smon_files import (
     span_packet,
     step_packet,
     varint,
+    write_rank,
 )
 
 SPANS = [
@@ -192,6 +194,19 @@ def test_impossible_times_are_left_out_and_counted(tmp_path: Path) -> None:
     assert trace.spans.start_ns.tolist() == [20]
     assert trace.spans.has_device_times.tolist() == [False]
     assert ["impossible" in damage.what for damage in trace.damage] == [True, True]
+
+
+@pytest.mark.parametrize(
+    "numbers", [{"drift_ratio": float("nan")}, {"offset_ns": float("inf")}, {"bound_ns": 2**64 - 1}]
+)
+def test_a_clock_map_with_impossible_numbers_is_damage(tmp_path: Path, numbers: dict[str, Any]) -> None:
+    good = trace_pb2.ClockMap(drift_ratio=1.0, bound_ns=20_000)
+    bad = trace_pb2.ClockMap(**({"drift_ratio": 1.0} | numbers))
+    trace = read_file(write_rank(tmp_path, packets=[packet(clock_map=bad), packet(clock_map=good)]))
+    assert [clock.bound_ns for clock in trace.clock_maps] == [20_000]
+    assert [damage.what for damage in trace.damage] == [
+        "packet with a right checksum that makes no sense: a clock map has impossible numbers"
+    ]
 
 
 def test_a_file_made_of_false_beginnings_is_given_up_in_time(tmp_path: Path) -> None:

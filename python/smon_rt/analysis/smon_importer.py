@@ -23,6 +23,7 @@ from smon_rt.analysis.communication import Communication
 from smon_rt.analysis.garbage import GarbageCount
 from smon_rt.analysis.importer import Trace
 from smon_rt.analysis.input_file import shown
+from smon_rt.analysis.missing_words import ranges_words
 from smon_rt.analysis.recording import Recording
 from smon_rt.analysis.smon_communication import NumberedOps, RankClocks, measure_communication
 from smon_rt.analysis.smon_device import DeviceClocks
@@ -46,6 +47,7 @@ from smon_rt.analysis.smon_spans import (
     OpColumns,
     behind_device,
     rank_ops,
+    ranks_of_launches,
 )
 from smon_rt.analysis.smon_steps import StepChoice
 from smon_rt.analysis.smon_tails import starts_after_tails
@@ -122,6 +124,7 @@ class _JobImporter:
         self._overheads: list[Overhead] = []
         self._garbage = GarbageCount()
         self._unseen_data: dict[int, str] = {}
+        self._launches: dict[int, int] = {}
         self._is_schedule_unseen = False
 
     def read(self, steps: Container[int] | None) -> Trace:
@@ -132,6 +135,9 @@ class _JobImporter:
             raise TraceError(self._nothing_recorded() if steps is None else self._none_of_these())
         if self._only_evaluates():
             raise TraceError(self._nothing_recorded())
+        self._launches = ranks_of_launches(ops for _, ops in self._parts)
+        self._left_out[WITHOUT_TIMES] += sum(self._launches.values())
+        self._clocks.leave_out(self._launches)
         self._steps.choose(shown(self._reader.job.run_id), steps)
         alignment = self._clocks.align()
         return self._build(alignment, *self._ranks_ops(alignment))
@@ -190,9 +196,9 @@ class _JobImporter:
         parts: list[OpColumns] = []
         meetings: list[MemberTimes] = []
         row_count = 0
-        cut_short = set(self._steps.cut_short)
+        without = {*self._steps.cut_short, *self._launches}
         for host, ops in self._parts:
-            if len(ops) == 0 or int(ops.rank[0]) in cut_short:
+            if len(ops) == 0 or int(ops.rank[0]) in without:
                 continue
             keeps = np.isin(ops.step, self._steps.steps)
             inside = is_inside_a_worker(ops, self._communicators, worker_of_rank)
@@ -329,6 +335,8 @@ class _JobImporter:
         left_out = [f"{counted(count, 'span')} {words}" for words, count in self._left_out.items() if count]
         if self._devices.lost_count:
             left_out.append(f"the GPU's times of {counted(self._devices.lost_count, 'span')}")
+        if self._launches:
+            left_out.append(f"{ranges_words(sorted(self._launches))}, without any times of a GPU")
         if job.other_runs:
             files = sum(other.file_count for other in job.other_runs)
             left_out.append(f"{counted(files, 'file')} of other runs (--run, --attempt)")

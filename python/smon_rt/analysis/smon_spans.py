@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -140,6 +140,22 @@ def _lost_their_times(spans: SpanColumns, is_op: Array, left_out: Counter[str]) 
     lost = is_op & is_compute & ~spans.has_device_times & bool((is_compute & spans.has_device_times).any())
     left_out[WITHOUT_TIMES] += int(np.count_nonzero(lost))
     return np.asarray(lost)
+
+
+def ranks_of_launches(ranks: Iterable[OpColumns]) -> dict[int, int]:
+    """Ranks without any time of a GPU where others' computes have them, and how many computes: those are launches.
+
+    So it is where a node's driver is too old for events, or a process was killed in its first second.
+    """
+    counts: dict[int, int] = {}
+    is_on_gpus = False
+    for ops in ranks:
+        is_compute = np.isin(ops.kind, COMPUTES)
+        if is_device_work(ops.time_source, ops.kind)[is_compute].any():
+            is_on_gpus = True
+        elif is_compute.any():
+            counts[int(ops.rank[0])] = int(np.count_nonzero(is_compute))
+    return counts if is_on_gpus else {}
 
 
 def _within_steps(spans: SpanColumns, is_op: Array) -> Array:

@@ -17,6 +17,11 @@ def gpu_words(ranks: Sequence[RankSummary]) -> list[str]:
     if not known:
         return []
     count = len({uuid for rank in known for uuid in rank.gpu_uuids})
-    named = [f"rank {rank.rank} {' and '.join(shown(uuid) for uuid in rank.gpu_uuids)}" for rank in known[:_MOST_NAMED]]
+    named = [f"rank {rank.rank} {_of_rank(rank.gpu_uuids)}" for rank in known[:_MOST_NAMED]]
     words = f"{counted(count, 'GPU')} of {counted(len(known), 'rank')}: {', '.join(named)}"
     return [words if len(known) <= _MOST_NAMED else f"{words}, … (--json has them all)"]
+
+
+def _of_rank(uuids: Sequence[str]) -> str:
+    others = len(uuids) - _MOST_NAMED
+    return " and ".join([*map(shown, uuids[:_MOST_NAMED]), *([f"{others:,} more"] if others > 0 else [])])

@@ -120,7 +120,8 @@ class ClockEvidence:
 
     hosts: dict[HostKey, _HostFacts] = field(default_factory=dict)
     communicators: Communicators = field(default_factory=Communicators)
-    _parts: list[tuple[Array, ...]] = field(default_factory=list)
+    _parts: dict[int, tuple[Array, ...]] = field(default_factory=dict)
+    """By rank."""
 
     def add(self, trace: RankTrace) -> None:
         """Takes what one rank recorded. Ranks come in order."""
@@ -135,7 +136,12 @@ class ClockEvidence:
             if len(starts):
                 facts.first_ns = min(facts.first_ns, int(starts.min()))
                 facts.last_ns = max(facts.last_ns, int((starts + durations).max()))
-        self._parts.append(self._communication(trace, list(self.hosts).index(trace.host_key)))
+        self._parts[trace.rank] = self._communication(trace, list(self.hosts).index(trace.host_key))
+
+    def leave_out(self, ranks: Iterable[int]) -> None:
+        """Forgets what ranks recorded of communication: its times are not what they seem."""
+        for rank in ranks:
+            self._parts.pop(rank, None)
 
     def align(self) -> ClockAlignment:
         """The alignment. Raises TraceError for a host that neither messages nor a reading of its clocks can place."""
@@ -181,7 +187,7 @@ class ClockEvidence:
 
     def _pairs(self) -> _Pairs:
         host, rank, start_ns, end_ns, kind, step, comm, comm_seq, peer = (
-            np.concatenate(column) for column in zip(*self._parts, strict=True)
+            np.concatenate(column) for column in zip(*self._parts.values(), strict=True)
         )
         codes = sequence_codes(comm, comm_seq, kind, step, rank, peer)
         order = np.lexsort((host, codes))

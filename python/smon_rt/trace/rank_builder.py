@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Iterable
 
 import numpy as np
@@ -91,7 +92,7 @@ class RankBuilder:
                 raise WireError("a clock shows an impossible time")
             self._clock_rows.append((clock.ticks, clock.monotonic_ns, clock.realtime_ns, clock.width_ns))
         elif number == CLOCK_MAP:
-            self._trace.clock_maps.append(trace_pb2.ClockMap.FromString(data))
+            self._trace.clock_maps.append(_possible_map(trace_pb2.ClockMap.FromString(data)))
         elif number == COST:
             # The packet of a file that was appended to itself; two others with the same times are none of ours.
             if data not in self._costs:
@@ -267,6 +268,15 @@ def first_of_each(first: Array, second: Array) -> Array:
     mask = np.empty(len(order), np.bool_)
     mask[order] = is_new
     return mask
+
+
+def _possible_map(clock: trace_pb2.ClockMap) -> trace_pb2.ClockMap:
+    """The map. Raises WireError where it puts a device's times nowhere."""
+    is_finite = math.isfinite(clock.offset_ns) and math.isfinite(clock.drift_ratio)
+    times_ns = (clock.window_start_ns, clock.window_end_ns, clock.bound_ns)
+    if not is_finite or max(map(abs, times_ns)) > _LARGEST_NS:
+        raise WireError("a clock map has impossible numbers")
+    return clock
 
 
 def _has_wrong_times(start_ns: Array, duration_ns: Array) -> Array:

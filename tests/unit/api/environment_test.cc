@@ -53,9 +53,19 @@ TEST(Environment, DisablesByAnyWordButNo) {
   }
 }
 
-TEST(Environment, AsksForDetailsOfNcclByAnyWordButNo) {
-  for (const char* word : {"1", "true"}) EXPECT_TRUE(read({{"SMON_RT_NCCL_DETAIL", word}}).nccl_detail) << word;
-  for (const char* word : {"", "0", "off"}) EXPECT_FALSE(read({{"SMON_RT_NCCL_DETAIL", word}}).nccl_detail) << word;
+TEST(Environment, AsksForDetailsOfNcclByYesAlone) {
+  for (const char* word : {"1", "true", "Yes", "on"}) {
+    EXPECT_TRUE(read({{"SMON_RT_NCCL_DETAIL", word}}).nccl_detail) << word;
+  }
+  for (const char* word : {"", "0", "off"}) {
+    const Environment environment = read({{"SMON_RT_NCCL_DETAIL", word}});
+    EXPECT_FALSE(environment.nccl_detail) << word;
+    EXPECT_TRUE(environment.problems.empty()) << word;
+  }
+  const Environment in_doubt = read({{"SMON_RT_NCCL_DETAIL", "maybe"}});
+  EXPECT_FALSE(in_doubt.nccl_detail);
+  ASSERT_EQ(in_doubt.problems.size(), 1u);
+  EXPECT_EQ(in_doubt.problems[0], "SMON_RT_NCCL_DETAIL=maybe is ignored: it must be 1 or 0");
 }
 
 TEST(Environment, APluginBehindOursHasAName) {
