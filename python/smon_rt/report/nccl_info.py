@@ -15,7 +15,9 @@ def nccl_words(nccl: NcclSummary | None) -> list[str]:
     """Lines; none where NCCL told nothing."""
     if nccl is None:
         return []
-    words = f"{counted(nccl.ops, 'operation')} of {counted(nccl.communicators, 'communicator')}"
+    words = "operations were not counted yet"  # when the process was killed
+    if nccl.ops or nccl.communicators:
+        words = f"{counted(nccl.ops, 'operation')}, {counted(nccl.communicators, 'communicator')} on a rank"
     if nccl.ops:
         words += f", {percent(nccl.joined_ops / nccl.ops)} of them in spans, {nccl.written_ops:,} in the files"
     if nccl.wrong:

@@ -53,7 +53,7 @@ class NcclCommunicator:
 class NcclSummary:
     """`ops` and `joined_ops` (those of spans) are all that NCCL told of, `written_ops` those in the files.
 
-    Of a process that was killed in its first seconds they are those in its file.
+    `communicators`: of the rank that has most, each of which it shares with others. Of a process that was killed in its first seconds they are those in its file.
     """
 
     communicators: int
@@ -114,12 +114,14 @@ class NcclTotals:
         self._is_used = False
         self._counts: Counter[str] = Counter()
         self._written = 0
+        self._most_communicators = 0
         self._communicators: dict[int, _Channels] = {}
 
     def add(self, trace: RankTrace) -> None:
         """A rank's."""
         counts = trace.comm_counts or _counts_of(trace.comm_ops)
-        for name in ("communicators", "ops", "joined_ops", *_WRONG):
+        self._most_communicators = max(self._most_communicators, counts.communicators)
+        for name in ("ops", "joined_ops", *_WRONG):
             self._counts[name] += getattr(counts, name)
         self._is_used |= trace.comm_counts is not None or bool(trace.comm_channels) or len(trace.comm_ops) > 0
         self._written += len(trace.comm_ops)
@@ -132,7 +134,7 @@ class NcclTotals:
             return None
         communicators = [channels.summary(number) for number, channels in sorted(self._communicators.items())]
         return NcclSummary(
-            communicators=self._counts["communicators"],
+            communicators=self._most_communicators,
             ops=self._counts["ops"],
             joined_ops=self._counts["joined_ops"],
             written_ops=self._written,
