@@ -107,9 +107,9 @@ def _network_plugin() -> str | None:
 def _path_of(name: str) -> str | None:
     """Where the loader finds a library, as far as folders tell."""
     if "/" in name:
-        return name if os.access(name, os.F_OK) else None
+        return name if os.path.isfile(name) else None
     paths = (f"{folder}/{name}" for folder in (*environment.library_folders(), *_SYSTEM_FOLDERS))
-    return next((path for path in paths if os.access(path, os.F_OK)), None) or _cached_path_of(name)
+    return next((path for path in paths if os.path.isfile(path)), None) or _cached_path_of(name)
 
 
 def _cached_path_of(name: str) -> str | None:

@@ -126,6 +126,13 @@ def test_a_profiler_in_the_network_plug_in_stays(monkeypatch: pytest.MonkeyPatch
     assert "libnccl-net-third.so" in _nccl_plugin.set_up()
 
 
+def test_what_is_no_file_is_not_waited_for(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Opening a pipe that nobody writes to would not come back."""
+    os.mkfifo(tmp_path / "libnccl-net.so")
+    monkeypatch.setenv(environment.NCCL_NET_PLUGIN, str(tmp_path / "libnccl-net.so"))
+    assert _nccl_plugin.set_up() == ""
+
+
 def test_a_network_plug_in_that_only_the_loaders_cache_knows_is_looked_into(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
