@@ -53,7 +53,8 @@ class NcclCommunicator:
 class NcclSummary:
     """`ops` and `joined_ops` (those of spans) are all that NCCL told of, `written_ops` those in the files.
 
-    `communicators`: of the rank that has most, each of which it shares with others. Of a process that was killed in its first seconds they are those in its file.
+    `communicators`: of the rank that has most, each of which it shares with others. Of a process that was killed in its
+    first seconds all these are of its file.
     """
 
     communicators: int
