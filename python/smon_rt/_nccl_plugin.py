@@ -4,13 +4,12 @@
 which takes longer to load than all of that.
 """
 
-# ruff: noqa: PTH116, PTH118, PTH120, PTH121, PTH123, PTH211
+# ruff: noqa: PTH113, PTH116, PTH118, PTH120, PTH121, PTH123, PTH211
 
 from __future__ import annotations
 
 import contextlib
 import os
-import stat
 
 from smon_rt import environment
 
@@ -106,18 +105,11 @@ def _network_plugin() -> str | None:
 
 
 def _path_of(name: str) -> str | None:
-    """Where the loader finds a library, as far as folders tell."""
+    """Where the loader finds a library, as far as folders tell. A pipe is none: opening it would not come back."""
     if "/" in name:
-        return name if _is_file(name) else None
+        return name if os.path.isfile(name) else None
     paths = (f"{folder}/{name}" for folder in (*environment.library_folders(), *_SYSTEM_FOLDERS))
-    return next((path for path in paths if _is_file(path)), None) or _cached_path_of(name)
-
-
-def _is_file(path: str) -> bool:
-    """Nothing that opening it would wait for, as a pipe. pathlib is not imported for it."""
-    with contextlib.suppress(OSError, ValueError):
-        return stat.S_ISREG(os.stat(path).st_mode)  # noqa: PTH116
-    return False
+    return next((path for path in paths if os.path.isfile(path)), None) or _cached_path_of(name)
 
 
 def _cached_path_of(name: str) -> str | None:
