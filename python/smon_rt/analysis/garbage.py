@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 
-from smon_rt.analysis.missing_words import ranges_words
 from smon_rt.analysis.units import counted
+from smon_rt.analysis.worker_words import ranges_words
 from smon_rt.trace.garbage import Collection, collections
 from smon_rt.trace.rank_trace import RankTrace
 

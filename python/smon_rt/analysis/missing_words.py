@@ -7,9 +7,8 @@ from collections.abc import Sequence
 
 from smon_rt.analysis.situation import Situation
 from smon_rt.analysis.units import percent
-from smon_rt.analysis.worker_words import ranges_of
+from smon_rt.analysis.worker_words import ranges_words
 
-_MOST_RANGES = 6
 _OF_A_RANK = re.compile(r"rank (\d+): (.*)", re.DOTALL)
 
 
@@ -17,18 +16,6 @@ def missing_ranks_words(situation: Situation) -> str:
     """`rank 5`, `ranks 8–15`; nothing where all were recorded."""
     ranks = () if situation.recording is None else situation.recording.missing_ranks
     return ranges_words(ranks)
-
-
-def ranges_words(ranks: Sequence[int]) -> str:
-    """`rank 5`, `ranks 0, 2 and 8–15`, `ranks 0, 2, 4, 6, 8, 10, …`; nothing for none. Ranks are in order."""
-    words = ranges_of(ranks)
-    if not words:
-        return ""
-    if len(words) > _MOST_RANGES:
-        listed = ", ".join([*words[:_MOST_RANGES], "…"])
-    else:
-        listed = " and ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)
-    return f"rank{'' if len(ranks) == 1 else 's'} {listed}"
 
 
 def together(lines: Sequence[str]) -> list[str]:

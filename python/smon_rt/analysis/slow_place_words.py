@@ -11,10 +11,9 @@ from smon_rt.analysis.cause_words import (
 from smon_rt.analysis.causes import Cause
 from smon_rt.analysis.input_file import shown
 from smon_rt.analysis.member_words import MEMBER, member_ranks, ranks_named, worker_ranks
-from smon_rt.analysis.missing_words import ranges_words
 from smon_rt.analysis.naming import is_named
 from smon_rt.analysis.situation import Situation
-from smon_rt.analysis.worker_words import ranks_words
+from smon_rt.analysis.worker_words import ranges_words, ranks_words
 from smon_rt.trace.unseen import NOT
 
 _PLACES = ("worker", MEMBER)

@@ -23,7 +23,6 @@ from smon_rt.analysis.communication import Communication
 from smon_rt.analysis.garbage import GarbageCount
 from smon_rt.analysis.importer import Trace
 from smon_rt.analysis.input_file import shown
-from smon_rt.analysis.missing_words import ranges_words
 from smon_rt.analysis.recording import Recording
 from smon_rt.analysis.smon_communication import NumberedOps, RankClocks, measure_communication
 from smon_rt.analysis.smon_device import DeviceClocks
@@ -54,6 +53,7 @@ from smon_rt.analysis.smon_tails import starts_after_tails
 from smon_rt.analysis.smon_waits import receive_when_waited
 from smon_rt.analysis.smon_workers import WorkerOps, merge_members, numbers_in_communicators, running_numbers
 from smon_rt.analysis.units import counted
+from smon_rt.analysis.worker_words import ranges_words
 from smon_rt.errors import TraceError
 from smon_rt.trace.clock_line import ClockLine
 from smon_rt.trace.clocks import ClockAlignment, ClockEvidence, HostKey

@@ -7,10 +7,11 @@ from collections.abc import Sequence
 
 from smon_rt.analysis.cause_words import HOST_CAUSES
 from smon_rt.analysis.causes import Cause
-from smon_rt.analysis.missing_words import ranges_words, together, waits_words
+from smon_rt.analysis.missing_words import together, waits_words
 from smon_rt.analysis.recording import Recording
 from smon_rt.analysis.situation import NAMED_GAIN_RATIO, Situation
 from smon_rt.analysis.units import counted, is_finite, percent, seconds
+from smon_rt.analysis.worker_words import ranges_words
 from smon_rt.trace.unseen import NOT
 
 #: Ops that start before their dependencies end by less than this part of a step cannot change the answer.

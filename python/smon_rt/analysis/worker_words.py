@@ -10,6 +10,7 @@ from smon_rt.analysis.input_file import shown
 #: So many are named one by one; more are named by ranges, of which there may be so many; else the rest is counted.
 MOST_NAMED = 6
 _MOST_RANGES = 12
+_MOST_RANGES_NAMED = 6
 #: (dp rank, stage).
 Worker = tuple[int, int]
 
@@ -68,6 +69,18 @@ def ranges_of(ranks: Iterable[int]) -> list[str]:
         else:
             ranges.append((rank, rank))
     return [str(first) if first == last else f"{first}–{last}" for first, last in ranges]
+
+
+def ranges_words(ranks: Sequence[int]) -> str:
+    """`rank 5`, `ranks 0, 2 and 8–15`, `ranks 0, 2, 4, 6, 8, 10, …`; nothing for none. Ranks are in order."""
+    words = ranges_of(ranks)
+    if not words:
+        return ""
+    if len(words) > _MOST_RANGES_NAMED:
+        listed = ", ".join([*words[:_MOST_RANGES_NAMED], "…"])
+    else:
+        listed = " and ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)
+    return f"rank{'' if len(ranks) == 1 else 's'} {listed}"
 
 
 def group_words(workers: Sequence[Worker], machines: Machines, pp: int) -> str:

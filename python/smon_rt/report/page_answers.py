@@ -14,12 +14,11 @@ from smon_rt.analysis.member_words import (
     worker_ranks,
     worker_ranks_words,
 )
-from smon_rt.analysis.missing_words import ranges_words
 from smon_rt.analysis.report import Report
 from smon_rt.analysis.situation import WORTH_FIXING_SLOWDOWN, told_wait_s
 from smon_rt.analysis.units import counted, is_finite, percent, ratio, seconds, seconds_range
 from smon_rt.analysis.verdict_text import NOTHING_TO_REPAIR
-from smon_rt.analysis.worker_words import Machines, group_words
+from smon_rt.analysis.worker_words import Machines, group_words, ranges_words
 from smon_rt.report.page_text import definitions, safe
 from smon_rt.report.since import History, history_of
 from smon_rt.report.tables import grid_size, worker_name

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from smon_rt.analysis.input_file import shown
-from smon_rt.analysis.missing_words import ranges_words
 from smon_rt.analysis.units import counted, percent, seconds
+from smon_rt.analysis.worker_words import ranges_words
 from smon_rt.kinds import COLLECTIVE_KINDS, MESSAGE_KINDS
 from smon_rt.report.gpu_info import gpu_words
 from smon_rt.report.nccl_info import nccl_words
