@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from smon_rt.analysis import Report, analyze
+from smon_rt.analysis.missing_words import together
 from smon_rt.analysis.worker_words import ranges_words
 from smon_rt.synth import JobSpec, Pauses, Plant, SlowGroup, SlowLink, make_job
 from smon_rt.synth.plants import AnyPlant
