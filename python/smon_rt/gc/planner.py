@@ -352,7 +352,8 @@ class Planner:
         """Collects no more; Python does again, where it did before. One that lasts until the exit has not stopped."""
         was_planning = self.state == "planning"
         if self.state == "warming up" and self._warmed_steps == 0:
-            self.conflict("the plan met no step, and so planned nothing: say them with smon_rt.step(number)")
+            # Said alone: the header keeps what an earlier plan did.
+            say(LogLevel.WARNING, "gc: the plan met no step, and planned nothing: say them with smon_rt.step(number)")
         self.state = "stopped"  # first: whoever is just freezing or disabling looks at it afterwards
         try:
             self.leave()
