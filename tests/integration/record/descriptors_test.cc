@@ -45,7 +45,7 @@ TEST_F(RecordDescriptorsTest, WhatTheJobPrintsDoesNotGoIntoTheTrace) {
   }
   arguments.insert(arguments.end(), {start(), "steps:10", "sync", "check_standard", "stop", "exit:6"});
   RecordProcess process(std::move(arguments));
-  EXPECT_EQ(process.exit_code(), 6) << "98: something took what was printed; 97: a descriptor stayed";
+  EXPECT_EQ(process.exit_code(), 6) << "98: a file took what was printed; 97: a descriptor stayed";
   const RecordedTrace trace = read_traces(directory_);
   EXPECT_EQ(trace.files, std::size_t{kRecordings + 1});
   EXPECT_EQ(trace.ends.size(), trace.files);
