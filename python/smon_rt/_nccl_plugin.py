@@ -74,7 +74,7 @@ def _jobs_choice(named: str | None) -> tuple[str, str]:
     if named is not None:
         reason = f"{environment.NCCL_PROFILER_PLUGIN} is set to {named!r}: the job's own choice stays"
         return reason, "" if named.lower() == "none" else named
-    if (usual := _find(USUAL_NAME)) is not None:
+    if (usual := _path_of(USUAL_NAME)) is not None:
         return f"{usual} is there: the profiler plug-in that NCCL finds by itself stays", USUAL_NAME
     if (network := _network_plugin()) is not None:
         return f"{network} is a profiler plug-in, too: what NCCL finds by itself stays", network
@@ -105,7 +105,7 @@ def _network_plugin() -> str | None:
 
 
 def _path_of(name: str) -> str | None:
-    """Where the loader finds a library, as far as folders tell. A pipe is none: opening it would not come back."""
+    """Where the loader finds a library; None if nowhere. A pipe is none: opening it would not come back."""
     if "/" in name:
         return name if os.path.isfile(name) else None
     paths = (f"{folder}/{name}" for folder in (*environment.library_folders(), *_SYSTEM_FOLDERS))
@@ -126,16 +126,6 @@ def _is_ours(named: str) -> bool:
     with contextlib.suppress(OSError):
         return os.path.samefile(named, LIBRARY)
     return False
-
-
-def _find(name: str) -> str | None:
-    """Where the loader finds a library; None if nowhere."""
-    if (path := _path_of(name)) is not None:
-        return path
-    with contextlib.suppress(OSError), open(_LOADER_CACHE, "rb") as cache:
-        if name.encode() + b"\0" in cache.read():
-            return f"{name} (in {_LOADER_CACHE})"
-    return None
 
 
 def short_name(library: str, folder: str | None = None) -> str:

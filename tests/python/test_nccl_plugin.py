@@ -66,11 +66,12 @@ def test_a_plug_in_that_nccl_finds_by_itself_stays(monkeypatch: pytest.MonkeyPat
     assert NAME not in os.environ
     monkeypatch.delenv("LD_LIBRARY_PATH")
     cache = tmp_path / "cache"
-    cache.write_bytes(b"libm.so.6\0" + _nccl_plugin.USUAL_NAME.encode() + b"\0/opt/x\0")
+    name = _nccl_plugin.USUAL_NAME.encode()
+    cache.write_bytes(b"libm.so.6\0" + name + b"\0/opt/x/" + name + b"\0")
     monkeypatch.setattr(_nccl_plugin, "_LOADER_CACHE", str(cache))
     assert "is there" in _nccl_plugin.set_up()
     assert NAME not in os.environ
-    cache.write_bytes(b"libm.so.6\0" + _nccl_plugin.USUAL_NAME.encode() + b".2\0")
+    cache.write_bytes(b"libm.so.6\0" + name + b".2\0/opt/x/" + name + b".2\0")
     assert _nccl_plugin.set_up() == "", "another name"
 
 
