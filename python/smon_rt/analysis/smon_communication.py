@@ -13,7 +13,7 @@ import numpy as np
 
 from smon_rt.analysis.communication import Communication, CommunicationGroup, CommunicationKind
 from smon_rt.analysis.smon_groups import Layout
-from smon_rt.analysis.smon_nccl import NcclOps
+from smon_rt.analysis.smon_nccl import NcclOps, most_frequent
 from smon_rt.analysis.smon_spans import OpColumns
 from smon_rt.trace.clocks import HostClock, HostKey
 from smon_rt.trace.kinds import HOST_TIME_SOURCES, RECVS, SENDS, kind_name
@@ -263,7 +263,7 @@ class _Describing:
             ranks = ends if number in SENDS else ends[::-1]
         facts = _traffic(measured, kind, self.step_count)
         dp_rank, stage, peer_stage = self._place(ranks, is_message=is_message)
-        last_rank, last_ratio = (None, None) if is_message else _most_frequent(measured.last_rank)
+        last_rank, last_ratio = (None, None) if is_message else most_frequent(measured.last_rank)
         return CommunicationGroup(
             dimension=dimension,
             name=name,
@@ -325,11 +325,6 @@ def _devices_apart(measured: _Ops) -> float | None:
     took_ns = (measured.end_ns - measured.begin_ns)[timed]
     longest, usual, shortest = (np.median(took_ns + sign * bounds_ns) for sign in (1, 0, -1))
     return float(max(longest - usual, usual - shortest))
-
-
-def _most_frequent(ranks: Array) -> tuple[int, float]:
-    values, counts = np.unique(ranks, return_counts=True)
-    return int(values[np.argmax(counts)]), float(counts.max() / len(ranks))
 
 
 def _with_ratios(groups: list[CommunicationGroup]) -> list[CommunicationGroup]:

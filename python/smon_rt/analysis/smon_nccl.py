@@ -13,7 +13,7 @@ from smon_rt.trace.kinds import name_of
 from smon_rt.trace.rank_trace import RankTrace
 from smon_rt.trace.spans import Array
 
-__all__ = ["NO_OP", "NcclOps"]
+__all__ = ["NO_OP", "NcclOps", "most_frequent"]
 
 #: The place of a span of which NCCL said nothing.
 NO_OP = -1
@@ -50,10 +50,10 @@ class NcclOps:
         ops = self._all.take(places)
         moved_ns = ops.transfer_ns[(ops.open_transfer_count == 0) & (ops.transfer_ns > 0)]
         slowest = ops.slowest_channel[(ops.kernel_count > 1) & (ops.kernel_duration_device_ns > 0)]
-        channel, ratio = _most_frequent(slowest)
-        algorithm, _ = _most_frequent(ops.algorithm[ops.algorithm != _UNKNOWN])
-        protocol, _ = _most_frequent(ops.protocol[ops.protocol != _UNKNOWN])
-        channel_count, _ = _most_frequent(ops.channel_count[ops.channel_count > 0])
+        channel, ratio = most_frequent(slowest)
+        algorithm, _ = most_frequent(ops.algorithm[ops.algorithm != _UNKNOWN])
+        protocol, _ = most_frequent(ops.protocol[ops.protocol != _UNKNOWN])
+        channel_count, _ = most_frequent(ops.channel_count[ops.channel_count > 0])
         return NcclFacts(
             op_count=len(ops),
             algorithm=None if algorithm is None else name_of(algorithm, ALGORITHM_NAMES, "algorithm"),
@@ -111,8 +111,8 @@ def _merged(ops: CommOpColumns, span: Array) -> CommOpColumns:
     return largest
 
 
-def _most_frequent(values: Array) -> tuple[int | None, float | None]:
-    """The value that most have, and their part."""
+def most_frequent(values: Array) -> tuple[int | None, float | None]:
+    """The value that most have, and their part; None without any."""
     if len(values) == 0:
         return None, None
     found, counts = np.unique(values, return_counts=True)
