@@ -85,11 +85,12 @@ Result<void> TraceFile::turn_off(std::string_view what, int error_number) {
 void TraceFile::say_last_words() {
   if (!make_last_words_ || !descriptor_.is_ours()) return;
   const std::string words = make_last_words_(error_);
-  // What was cut off has most often left a part of a block, and that is all it needs.
+  // Into the room that was kept, or else what is left of a block.
   const ssize_t count = ::write(descriptor_.fd(), words.data(), words.size());
   if (count == static_cast<ssize_t>(words.size())) {
     file_bytes_ += words.size();
     total_bytes_ += words.size();
+    (void)!::ftruncate(descriptor_.fd(), static_cast<off_t>(file_bytes_));  // the rest of the room goes back
   } else if (count > 0 && ::ftruncate(descriptor_.fd(), static_cast<off_t>(file_bytes_)) != 0) {
     file_bytes_ += static_cast<std::uint64_t>(count);  // readers take any prefix
   }
@@ -130,8 +131,27 @@ Result<void> TraceFile::open_next() {
   return turn_off("cannot make another file beside " + stem + ".smon", EEXIST);
 }
 
+/// Takes it, and as much behind it as last words need: of a full disk they could not be told else. False: it is full.
+bool TraceFile::has_room_for(std::size_t bytes) {
+  constexpr std::size_t kRoomForLastWords = 1024;
+  if (!can_reserve_ || !descriptor_.is_ours()) return true;
+  const auto begin = static_cast<off_t>(file_bytes_);
+  const auto size = static_cast<off_t>(bytes + kRoomForLastWords);
+  while (::fallocate(descriptor_.fd(), FALLOC_FL_KEEP_SIZE, begin, size) != 0) {
+    if (errno == ENOSPC || errno == EDQUOT) return false;
+    if (errno == EINTR) continue;
+    can_reserve_ = false;
+    break;
+  }
+  return true;
+}
+
 bool TraceFile::append(std::string_view packets) {
   if (!is_on()) return false;
+  if (!has_room_for(packets.size())) {
+    (void)turn_off("stopped writing " + path_, errno);
+    return false;
+  }
   std::size_t written = 0;
   while (written < packets.size()) {
     if (!descriptor_.is_ours()) {  // a half packet stays: readers take any prefix

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <string>
@@ -30,8 +31,8 @@ std::string trace_file_stem(std::string_view run_id, std::uint32_t attempt, std:
 ///
 /// Threading: one thread, with signals blocked (a write beyond RLIMIT_FSIZE raises SIGXFSZ).
 /// When full, or the disk fails: the file is off for good with the reason in error(), its tail cut back to whole
-/// packets, and the last words after them if there is room; nothing is retried. The job is never touched: if it closed
-/// our descriptor, the file is off, and what has the number now is left alone.
+/// packets, and the last words after them, for which room is kept where the file system can; nothing is retried. The
+/// job is never touched: if it closed our descriptor, the file is off, and what has the number now is left alone.
 class TraceFile {
  public:
   explicit TraceFile(TraceFileOptions options);
@@ -70,12 +71,14 @@ class TraceFile {
   Result<void> turn_off(std::string_view what, int error_number);
   void turn_off_as_closed();
   void say_last_words();
+  bool has_room_for(std::size_t bytes);
 
   std::function<std::string(const std::string& error)> make_last_words_;
   TraceFileOptions options_;
   std::string path_;
   std::string error_;
   OwnedDescriptor descriptor_;
+  bool can_reserve_ = true;  // the file system gives room ahead of what is written
   std::uint32_t file_index_ = 0;
   std::uint32_t next_index_ = 0;
   std::uint64_t file_bytes_ = 0;

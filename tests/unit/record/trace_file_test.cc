@@ -2,8 +2,11 @@
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sched.h>
+#include <sys/mount.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <csignal>
@@ -213,6 +216,40 @@ TEST_F(TraceFileTest, CutsAHalfPacketOffWhenTheDiskIsFull) {
   while (sigtimedwait(&blocked, nullptr, &no_time) > 0) {
   }
   pthread_sigmask(SIG_SETMASK, &before, nullptr);
+}
+
+/// By another file.
+void fill_disk(const fs::path& directory) {
+  const int fd = ::open((directory / "other").c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
+  const std::string page(4096, 'x');
+  while (::write(fd, page.data(), page.size()) > 0) {
+  }
+  ::close(fd);
+}
+
+TEST_F(TraceFileTest, AFullDiskIsToldOfThoughNothingIsLeftOfTheLastBlock) {
+  constexpr int kNoMount = 77;
+  const std::string packets(4096 - 10, 'p');
+  const std::string words(200, 'w');
+  const pid_t child = ::fork();
+  if (child == 0) {
+    if (::unshare(CLONE_NEWNS) != 0 || ::mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0 ||
+        ::mount("tmpfs", directory_.c_str(), "tmpfs", 0, "size=64k") != 0) {
+      ::_exit(kNoMount);
+    }
+    TraceFile file(options());
+    file.set_last_words([&](const std::string&) { return words; });
+    if (!file.open_next() || !file.append(packets)) ::_exit(1);
+    fill_disk(directory_);
+    if (file.append(std::string(8192, 'q')) || file.is_on()) ::_exit(2);
+    if (file.error().find("No space left") == std::string::npos) ::_exit(3);
+    ::_exit(content(file.path()) == packets + words ? 0 : 4);
+  }
+  int status = 0;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  ASSERT_TRUE(WIFEXITED(status));
+  if (WEXITSTATUS(status) == kNoMount) GTEST_SKIP() << "mounting a tmpfs needs root";
+  EXPECT_EQ(WEXITSTATUS(status), 0) << "4: without its last words";
 }
 
 }  // namespace
