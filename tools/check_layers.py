@@ -42,7 +42,7 @@ FOREIGN_HEADERS: tuple[tuple[str, re.Pattern[str], frozenset[str]], ...] = (
     ("torch", re.compile(r"^(torch|ATen|c10)/"), frozenset({"torch"})),
     ("pybind11", re.compile(r"^pybind11/"), frozenset({"bindings"})),
     ("CPython", re.compile(r"^Python\.h$"), frozenset({"bindings"})),
-    ("protozero", re.compile(r"^protozero/"), frozenset({"format", "agent"})),
+    ("protozero", re.compile(r"^protozero/"), frozenset({"format", "checkpoint"})),
     ("Asio", re.compile(r"^(boost/)?asio(\.hpp|/)"), frozenset({"agent"})),
     ("xxHash", re.compile(r"^xxh(ash|3)\.h$"), frozenset({"agent"})),
     ("nlohmann-json", re.compile(r"^nlohmann/"), frozenset({"agent"})),

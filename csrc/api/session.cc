@@ -11,8 +11,8 @@
 #include <system_error>
 #include <utility>
 
+#include "base/background_thread.h"
 #include "base/process_state.h"
-#include "record/background_thread.h"
 #include "record/leftovers.h"
 #include "record/stale_snapshots.h"
 

@@ -238,6 +238,116 @@ SMON_API void smon_status_read(smon_status* status);
  * step does nothing. */
 SMON_API void smon_count_misuse(void);
 
+/* ---- Checkpoints in memory (docs/checkpoint.md) ----
+ *
+ * A trainer copies its state, every so many steps, into memory that an agent of its node owns and that outlives it. One
+ * checkpoint a process. smon_checkpoint_capture and smon_checkpoint_before_update belong to the training thread and
+ * wait for nobody but the copy; the others are for set-up and restart, wait at most timeout_s, and name whom they
+ * waited for. A label is (incarnation, step): each restart of the job is a new incarnation. */
+typedef struct smon_checkpoint smon_checkpoint;
+
+typedef struct smon_label {
+  uint32_t incarnation;
+  uint64_t step;
+} smon_label;
+
+typedef struct smon_checkpoint_config {
+  size_t struct_size;
+  const char* run_id; /* as of smon_config */
+  int32_t rank, world_size;
+  const char* owner;    /* logical coordinates, "dp=0,pp=1"; NULL: "rank=<rank>" */
+  const char* topology; /* all else that the state depends on; another one's copies are refused */
+  const char* attempt;  /* the same for all ranks of one start of the job, never used again */
+  int32_t every;        /* steps between captures */
+  int32_t own_slots;    /* 2 or 3 */
+  const char* disk_dir; /* NULL: no disk tier */
+  int32_t disk_every, disk_keep;
+  int32_t agent_ttl_s;       /* how long an agent outlives its job; -1: 600 */
+  const char* agent_program; /* NULL: smon-agent beside this library */
+  const char* agent_dir;     /* NULL: SMON_RT_AGENT_DIR, else XDG_RUNTIME_DIR, else /tmp; of this node's */
+  int32_t copy_threads;      /* of CPU tensors; 0: as many as pay */
+  double timeout_s;          /* of each call that waits; <= 0: 30 */
+} smon_checkpoint_config;
+
+SMON_API void smon_checkpoint_config_init(smon_checkpoint_config* config);
+/* Starts the agent where there is none, and says hello. *incarnation: the newest that the agent has heard of. */
+SMON_API smon_result smon_checkpoint_open(const smon_checkpoint_config* config, smon_checkpoint** checkpoint,
+                                          uint32_t* incarnation);
+/* Lets go of everything here. The agent keeps what is captured, for agent_ttl_s; with job_is_over it forgets it. */
+SMON_API void smon_checkpoint_close(smon_checkpoint* checkpoint, int32_t job_is_over);
+
+/* A restart, in this order on all ranks: fence, then list once all are fenced, pin, fetch, go_on. */
+SMON_API smon_result smon_checkpoint_fence(smon_checkpoint* checkpoint, uint32_t incarnation);
+
+typedef struct smon_checkpoint_copy {
+  smon_label label;
+  int32_t tier; /* 1: the agent's memory, 2: disk */
+  int32_t is_intact, is_tried;
+  uint64_t content_bytes, content_hash;
+  char owner[256];
+  char topology[1024];
+  char reason[256]; /* why it is not to be used, "" if it may be */
+} smon_checkpoint_copy;
+
+/* What exists of this rank's state: at most `capacity` of them are written, *count is how many there are. */
+SMON_API smon_result smon_checkpoint_list(smon_checkpoint* checkpoint, smon_checkpoint_copy* copies, size_t capacity,
+                                          size_t* count);
+SMON_API smon_result smon_checkpoint_pin(smon_checkpoint* checkpoint, smon_label label, const smon_label* kept,
+                                         size_t kept_count);
+/* Maps a copy for reading: content is a safetensors file. Until smon_checkpoint_release. */
+SMON_API smon_result smon_checkpoint_fetch(smon_checkpoint* checkpoint, smon_label label, int32_t tier,
+                                           const void** content, size_t* content_bytes);
+SMON_API void smon_checkpoint_release(smon_checkpoint* checkpoint);
+/* next_step: the iteration that this rank ends next. From here on steps are promised. */
+SMON_API smon_result smon_checkpoint_go_on(smon_checkpoint* checkpoint, uint32_t incarnation, uint64_t next_step);
+/* This state proved bad after it was loaded: it is not offered again. */
+SMON_API smon_result smon_checkpoint_reject(smon_checkpoint* checkpoint, smon_label label, const char* reason);
+
+typedef struct smon_tensor_range {
+  uint64_t offset;     /* in the content */
+  uint64_t bytes;      /* at `address`; may be 0 */
+  uint64_t address;    /* of the memory of `device` */
+  int32_t device;      /* -1: the host's */
+  int32_t is_volatile; /* others than the optimizer write it: copied before capture returns (host), or staged (GPU) */
+} smon_tensor_range;
+
+/* What is captured from here on: the content's first header_bytes (a safetensors header), and where the rest comes
+ * from. A new layout gets new slots; captures are skipped until the agent has room for them. */
+SMON_API smon_result smon_checkpoint_set_layout(smon_checkpoint* checkpoint, const void* header, size_t header_bytes,
+                                                const smon_tensor_range* ranges, size_t range_count);
+
+typedef enum smon_capture {
+  SMON_CAPTURE_BEGUN = 0,
+  SMON_CAPTURE_NOT_DUE = 1, /* not a step of `every` */
+  SMON_CAPTURE_SKIPPED = 2  /* smon_checkpoint_status says why */
+} smon_capture;
+
+/* At the end of iteration `step`, once everything of it is updated. addresses: where the ranges lie now, range_count of
+ * them, or NULL if nothing has moved. What is not volatile must stay as it is until smon_checkpoint_before_update. */
+SMON_API smon_capture smon_checkpoint_capture(smon_checkpoint* checkpoint, uint64_t step, const uint64_t* addresses,
+                                              uint64_t stream);
+/* Before an optimizer changes what is being captured: waits for host tensors, makes `stream` wait for the GPU's, or
+ * gives the capture up. Cheap where nothing is under way. */
+SMON_API void smon_checkpoint_before_update(smon_checkpoint* checkpoint, uint64_t stream);
+
+typedef struct smon_checkpoint_status {
+  size_t struct_size;
+  int32_t is_connected;
+  smon_label promised, copied, agreed, durable; /* the newest of each; step 0 of incarnation 0: none */
+  int32_t has_promised, has_copied, has_agreed, has_durable;
+  uint64_t captures, skips;                      /* of this rank */
+  uint64_t content_bytes, copied_bytes, copy_ns; /* of one state; of all captures, and the time these took */
+  uint64_t blocked_ns, last_blocked_ns;          /* the training thread stood still */
+  uint64_t gpu_wait_ns;                          /* streams stood still, as far as known */
+  uint64_t job_skips;                            /* steps that any rank skipped */
+  char last_skip[512];                           /* the last of them, by whom and why, "" if none */
+  char error[512];                               /* why nothing is captured now, "" if it is */
+  char agent[256];                               /* its pid and folder */
+} smon_checkpoint_status;
+
+/* Asks the agent too, where it answers in time; else what this process knows. */
+SMON_API void smon_checkpoint_status_read(smon_checkpoint* checkpoint, smon_checkpoint_status* status);
+
 SMON_API const char* smon_version(void);
 
 #ifdef __cplusplus

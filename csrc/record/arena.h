@@ -10,9 +10,9 @@
 #include <utility>
 #include <vector>
 
+#include "base/owned_descriptor.h"
 #include "base/result.h"
 #include "format/in_flight.h"
-#include "record/owned_descriptor.h"
 
 namespace smon_rt {
 

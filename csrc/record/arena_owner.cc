@@ -15,10 +15,10 @@
 #include <thread>
 #include <vector>
 
+#include "base/owned_descriptor.h"
 #include "base/process_state.h"
 #include "format/in_flight.h"
 #include "record/open_for_writing.h"
-#include "record/owned_descriptor.h"
 
 namespace smon_rt {
 

@@ -8,10 +8,10 @@
 #include <string_view>
 #include <vector>
 
+#include "base/background_thread.h"
 #include "base/clock_converter.h"
 #include "base/result.h"
 #include "format/trace_records.h"
-#include "record/background_thread.h"
 #include "record/comm_collector.h"
 #include "record/comm_times.h"
 #include "record/drain_pace.h"

@@ -18,13 +18,13 @@
 #include <vector>
 
 #include "base/log.h"
+#include "base/owned_descriptor.h"
 #include "base/process_state.h"
 #include "format/arena_view.h"
 #include "format/trace_encoder.h"
 #include "record/arena_owner.h"
 #include "record/drain.h"
 #include "record/open_for_writing.h"
-#include "record/owned_descriptor.h"
 #include "record/trace_tail.h"
 
 namespace smon_rt {

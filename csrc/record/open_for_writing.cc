@@ -11,7 +11,7 @@
 #include <cstddef>
 #include <thread>
 
-#include "record/owned_descriptor.h"
+#include "base/owned_descriptor.h"
 
 namespace smon_rt {
 namespace {

@@ -7,11 +7,11 @@
 #include <optional>
 #include <string>
 
+#include "base/background_thread.h"
 #include "base/clock_converter.h"
 #include "base/log.h"
 #include "base/result.h"
 #include "format/trace_records.h"
-#include "record/background_thread.h"
 #include "record/drain.h"
 #include "record/recorder.h"
 #include "record/request_file.h"

@@ -13,11 +13,11 @@
 #include <string_view>
 #include <vector>
 
+#include "base/owned_descriptor.h"
 #include "base/process_state.h"
 #include "format/trace_reader.h"
 #include "record/arena.h"
 #include "record/leftovers.h"
-#include "record/owned_descriptor.h"
 #include "record/trace_file.h"
 
 namespace smon_rt {

@@ -8,8 +8,8 @@
 #include <string_view>
 #include <utility>
 
+#include "base/owned_descriptor.h"
 #include "base/result.h"
-#include "record/owned_descriptor.h"
 
 namespace smon_rt {
 

@@ -4,9 +4,9 @@
 #include <chrono>
 #include <cstdint>
 
+#include "base/background_thread.h"
 #include "base/result.h"
 #include "format/in_flight.h"
-#include "record/background_thread.h"
 
 namespace smon_rt {
 

@@ -1,4 +1,4 @@
-#include "record/owned_descriptor.h"
+#include "base/owned_descriptor.h"
 
 #include <fcntl.h>
 #include <unistd.h>

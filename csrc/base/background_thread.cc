@@ -1,4 +1,4 @@
-#include "record/background_thread.h"
+#include "base/background_thread.h"
 
 #include <linux/futex.h>
 #include <signal.h>

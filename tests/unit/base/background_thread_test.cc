@@ -1,4 +1,4 @@
-#include "record/background_thread.h"
+#include "base/background_thread.h"
 
 #include <gtest/gtest.h>
 #include <signal.h>
