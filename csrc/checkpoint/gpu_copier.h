@@ -19,15 +19,13 @@ struct GpuCopyRange {
 ///
 /// One capture at a time:
 ///
-///     begin(stream, volatile)  training thread  stages volatile ranges on the producer stream, records "produced"
-///     there enqueue(ranges)          helper thread    own stream waits for "produced", copies in chunks, records
-///     "copied" gate(stream)             training thread  before the optimizer: the stream waits for "copied". Only
-///     after enqueue
-///                                               has returned: an event that is not recorded yet is waited for by
-///                                               nobody
-///     is_copied()              helper thread    polled
+///     begin(stream, volatile)   training thread   stages volatile ranges on that stream, and records "produced" there
+///     enqueue(stable)           helper thread     own stream: waits for "produced", copies in chunks, records "copied"
+///     gate(stream)              training thread   before the optimizer: the stream waits for "copied"; fails unless
+///                                                 enqueue has returned, since nobody waits for an unrecorded event
+///     is_copied()               helper thread     polled
 ///
-/// Threading: as said above; begin and gate never run while the other does.
+/// Threading: as said; begin, gate and is_copied never run while enqueue does. cancel() may.
 /// Cost: nothing here waits for a GPU but cancel(), creates a context, or throws.
 /// Errors: the driver's, cleared; a failed capture is cancelled by the caller.
 ///
@@ -44,7 +42,7 @@ class GpuCopier {
   /// Before the range is unmapped.
   virtual void unregister_host(std::span<std::byte> range) noexcept = 0;
 
-  /// Fails while the stream is captured into a graph.
+  /// Fails while the stream is captured into a graph, and while copies of the last capture are still under way.
   virtual Result<void> begin(std::uint64_t producer_stream, std::span<const GpuCopyRange> volatile_ranges) = 0;
   virtual Result<void> enqueue(std::span<const GpuCopyRange> stable_ranges) = 0;
   virtual Result<void> gate(std::uint64_t stream) = 0;
@@ -53,9 +51,27 @@ class GpuCopier {
   /// How long streams stood still at the last gate, by events around it; 0 until that is known.
   virtual std::uint64_t gpu_wait_ns() noexcept = 0;
 
-  /// Gives the capture up; afterwards nothing writes to the host ranges any more. Waits at most deadline_ns: false if
-  /// copies may still be running then, and the slot must not be used again.
+  /// Gives the capture up; afterwards nothing writes to the host ranges any more. Waits until deadline_ns of
+  /// CLOCK_MONOTONIC: false if copies may still be running then, and the slot must not be used until another call says
+  /// true. An enqueue that is under way, or comes later, fails.
   virtual bool cancel(std::int64_t deadline_ns) noexcept = 0;
+};
+
+/// In a process without a GPU: nothing can be copied from one.
+class NullGpuCopier final : public GpuCopier {
+ public:
+  Result<void> open(std::size_t) override { return none(); }
+  Result<void> register_host(std::span<std::byte>) override { return none(); }
+  void unregister_host(std::span<std::byte>) noexcept override {}
+  Result<void> begin(std::uint64_t, std::span<const GpuCopyRange>) override { return none(); }
+  Result<void> enqueue(std::span<const GpuCopyRange>) override { return none(); }
+  Result<void> gate(std::uint64_t) override { return none(); }
+  Result<bool> is_copied() override { return none(); }
+  std::uint64_t gpu_wait_ns() noexcept override { return 0; }
+  bool cancel(std::int64_t) noexcept override { return true; }
+
+ private:
+  static Error none() { return Error{"this process has no GPU copier: tensors of a GPU are not captured"}; }
 };
 
 }  // namespace smon_rt
