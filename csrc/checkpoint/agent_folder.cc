@@ -1,6 +1,7 @@
 #include "checkpoint/agent_folder.h"
 
 #include <fcntl.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/vfs.h>
 #include <unistd.h>
