@@ -178,26 +178,30 @@ class NodeProtocol {
   struct Rank {
     RankSpec spec;
     RankState state = RankState::kNew;
-    std::uint64_t next_step = 0;  // not reported yet
+    bool is_done = false;         // said bye
+    std::uint64_t next_step = 0;  // the first that it has not reported
     SlotTable slots;
   };
+  using Ranks = std::map<std::string, Rank, std::less<>>;
 
   Rank* find(std::string_view owner);
   const Rank* find(std::string_view owner) const;
-  Result<Rank*> known(std::string_view owner);
+  bool is_whole_job_here() const { return local_rank_count_ >= world_size_; }
   bool is_kept(Label label) const;
   bool is_dead(Label label) const;
   bool add_dead(const StepDead& dead);
-  void adopt_incarnation(std::uint32_t incarnation);
-  void finish_recovery();
   void pass(Rank& rank, std::uint64_t step);
+  void begin_recovery(std::uint32_t incarnation, const Rank& by);
+  void end_recovery();
+  void release_pin();
+  Result<void> rejoin(Rank& rank, std::uint32_t incarnation, std::uint64_t next_step);
+  void drop_all_dead();
   void forget_past_dead();
-  void drop_own_if(bool (*gone)(const OwnCopy&));
   void note_agreed();
-  void collect_ended();
+  void collect_ended(const std::string& owner, SlotTable& slots);
 
   NodeProtocolOptions options_;
-  std::map<std::string, Rank, std::less<>> ranks_;
+  Ranks ranks_;
   std::map<std::string, std::set<Label>, std::less<>> replicas_;
   std::map<std::string, Holdings, std::less<>> heard_;
   TriedMarks tried_;
@@ -206,6 +210,7 @@ class NodeProtocol {
   std::size_t world_size_ = 1;
   std::size_t local_rank_count_ = 1;
   bool is_fenced_ = false;
+  bool has_gone_on_ = false;      // some rank, in this incarnation
   bool is_choice_known_ = false;  // pinned in this incarnation, and its recovery has not failed
   std::optional<Label> pinned_;
   std::set<Label> kept_;          // beside what is pinned

@@ -50,8 +50,7 @@ class SlotTable {
   /// The same, and the slots with it: another process may still write there.
   void abandon_if(const std::function<bool(const OwnCopy&)>& gone);
 
-  const OwnCopy* find(Label label) const;
-  bool has_captured(Label label) const;
+  std::optional<OwnCopy> find(Label label) const;
   std::vector<OwnCopy> copies() const;  // by label
   std::set<Label> captured() const;
 

@@ -25,8 +25,10 @@ class TriedMarks {
 
   /// Whether it is new.
   bool mark(Label label, std::string reason);
-  /// The job goes on from this state once more. Whether that marks it.
-  bool count_load(Label label);
+  /// The job goes on from this state once more.
+  void count_load(Label label);
+  /// A restart begins: marks what has been loaded too often.
+  std::vector<Mark> mark_worn();
   /// A newer state is agreed: what was loaded before was good.
   void forget_loads_before(Label agreed);
 
