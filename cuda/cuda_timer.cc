@@ -1,70 +1,15 @@
 #include "cuda/cuda_timer.h"
 
-#include <time.h>
-
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <string>
 #include <utility>
 
-#include "base/process_state.h"
+#include "cuda/driver_call.h"
 
 namespace smon_rt::cuda {
 namespace {
-
-// The exit of the process, as far as the driver is concerned.
-constinit std::atomic<bool> g_is_exiting{false};
-constinit std::atomic<int> g_calls_inside{0};  // of our own threads
-constinit std::atomic<std::uint32_t> g_watching_fork_count{0};
-
-bool is_exiting() {
-  return g_is_exiting.load(std::memory_order_seq_cst);
-}
-
-/// Before the driver's own exit handler: that one was registered earlier, when it made the context that is adopted.
-void on_exit() {
-  if (g_watching_fork_count.load() != fork_count()) return;  // of a parent process
-  g_is_exiting.store(true, std::memory_order_seq_cst);
-  const timespec nap{0, 50'000};
-  for (int i = 0; i < 2000 && g_calls_inside.load(std::memory_order_seq_cst) != 0; ++i) ::nanosleep(&nap, nullptr);
-}
-
-/// A call of one of our own threads, which may be made in no context of its own: makes one current meanwhile, and may
-/// do what would break a capture of another thread otherwise (asking for an event is such a thing).
-class DriverCall {
- public:
-  DriverCall(const DriverSymbols& driver, Handle context) : driver_(driver) {
-    // seq_cst, as in on_exit(): either it sees this call, or this sees the exit.
-    g_calls_inside.fetch_add(1, std::memory_order_seq_cst);
-    if (is_exiting() || driver_.cuCtxPushCurrent(context) != Status::kSuccess) return;
-    is_in_context_ = true;
-    is_relaxed_ = driver_.cuThreadExchangeStreamCaptureMode(&mode_) == Status::kSuccess;
-  }
-  ~DriverCall() {
-    if (is_relaxed_) driver_.cuThreadExchangeStreamCaptureMode(&mode_);
-    Handle context = nullptr;
-    if (is_in_context_) driver_.cuCtxPopCurrent(&context);
-    g_calls_inside.fetch_sub(1, std::memory_order_seq_cst);
-  }
-  DriverCall(const DriverCall&) = delete;
-  DriverCall& operator=(const DriverCall&) = delete;
-
-  explicit operator bool() const { return is_relaxed_; }
-
- private:
-  const DriverSymbols& driver_;
-  StreamCaptureMode mode_ = StreamCaptureMode::kRelaxed;
-  bool is_in_context_ = false;
-  bool is_relaxed_ = false;
-};
-
-Handle to_handle(std::uint64_t number) {
-  return reinterpret_cast<Handle>(static_cast<std::uintptr_t>(number));
-}
-std::uint64_t to_number(Handle handle) {
-  return reinterpret_cast<std::uintptr_t>(handle);
-}
 
 // A slot: generation << 24 | number of the pool << 16 | index. The generation is not 0, so neither is the slot.
 static_assert(EventPool::kMaxEvents <= 1 << 16);
@@ -91,10 +36,6 @@ std::string uuid_text(const Uuid& uuid) {
     text += digits;
   }
   return text;
-}
-
-std::string code(Status status) {
-  return "the driver says " + std::to_string(static_cast<int>(status));
 }
 
 }  // namespace
@@ -175,7 +116,7 @@ Result<std::unique_ptr<EventPool>> CudaTimer::make_pool(Handle context) {
   Device device = 0;
   if (!call) return Error{"its context cannot be entered"};
   if (const Status status = driver_.cuCtxGetDevice(&device); status != Status::kSuccess) {
-    return Error{"its context has no device: " + code(status)};
+    return Error{"its context has no device: " + status_text(status)};
   }
   Uuid uuid{};
   const bool has_uuid = driver_.cuDeviceGetUuid(&uuid, device) == Status::kSuccess;
@@ -185,7 +126,7 @@ Result<std::unique_ptr<EventPool>> CudaTimer::make_pool(Handle context) {
     const Status status = driver_.cuEventCreate(&pool->handle(i), kEventDefault);
     if (status == Status::kSuccess) continue;
     while (i-- > 0) driver_.cuEventDestroy(pool->handle(i));
-    return Error{"its context gives no events: " + code(status)};
+    return Error{"its context gives no events: " + status_text(status)};
   }
   return pool;
 }
@@ -197,10 +138,7 @@ Result<void> CudaTimer::adopt(GpuContext context) {
   std::size_t free = 0;
   while (free < kMaxContexts && pools_[free].load(std::memory_order_relaxed) != nullptr) ++free;
   if (free == kMaxContexts) return Error{"more GPU contexts than the " + std::to_string(kMaxContexts) + " kept"};
-  if (free == 0) {
-    g_watching_fork_count.store(fork_count());
-    std::atexit(&on_exit);
-  }
+  if (free == 0) watch_exit();
   auto pool = make_pool(to_handle(context));
   if (!pool) return Error{"no times of a GPU: " + pool.error().message};
   pools_[free].store(pool->release(), std::memory_order_release);  // pairs with the acquire in index_of()
@@ -246,7 +184,7 @@ Result<std::int64_t> CudaTimer::elapsed_ns(EventSlot from, EventSlot to) {
   float milliseconds = 0;
   const Status status =
       driver_.cuEventElapsedTime(&milliseconds, pool->handle(name_of(from).index), pool->handle(name_of(to).index));
-  if (status != Status::kSuccess) return Error{"events cannot be compared: " + code(status)};
+  if (status != Status::kSuccess) return Error{"events cannot be compared: " + status_text(status)};
   return std::llround(static_cast<double>(milliseconds) * 1e6);
 }
 

@@ -53,6 +53,10 @@ static_assert(is_same_number(StreamCaptureMode::kGlobal, CU_STREAM_CAPTURE_MODE_
 static_assert(is_same_number(StreamCaptureMode::kThreadLocal, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL));
 static_assert(is_same_number(StreamCaptureMode::kRelaxed, CU_STREAM_CAPTURE_MODE_RELAXED));
 static_assert(is_same_number(kEventDefault, CU_EVENT_DEFAULT));
+static_assert(is_same_number(kEventDisableTiming, CU_EVENT_DISABLE_TIMING));
+static_assert(is_same_number(kStreamNonBlocking, CU_STREAM_NON_BLOCKING));
+static_assert(is_same_number(kHostRegisterPortable, CU_MEMHOSTREGISTER_PORTABLE));
+static_assert(sizeof(DevicePointer) == sizeof(CUdeviceptr));
 static_assert(is_same_number(kProcAddressLegacyStream, CU_GET_PROC_ADDRESS_LEGACY_STREAM));
 
 // The versions in the names are those of driver_symbols.inc.
@@ -72,6 +76,15 @@ static_assert(IsSameCall<EventQuery, PFN_cuEventQuery_v2000>{});
 static_assert(IsSameCall<EventElapsedTime, PFN_cuEventElapsedTime_v2000>{});
 static_assert(IsSameCall<DeviceGetUuid, PFN_cuDeviceGetUuid_v9020>{});
 static_assert(IsSameCall<DeviceGetUuid, PFN_cuDeviceGetUuid_v11040>{});
+static_assert(IsSameCall<StreamCreate, PFN_cuStreamCreate_v2000>{});
+static_assert(IsSameCall<StreamDestroy, PFN_cuStreamDestroy_v4000>{});
+static_assert(IsSameCall<StreamWaitEvent, PFN_cuStreamWaitEvent_v3020>{});
+static_assert(IsSameCall<MemAlloc, PFN_cuMemAlloc_v3020>{});
+static_assert(IsSameCall<MemFree, PFN_cuMemFree_v3020>{});
+static_assert(IsSameCall<MemHostRegister, PFN_cuMemHostRegister_v6050>{});
+static_assert(IsSameCall<MemHostUnregister, PFN_cuMemHostUnregister_v4000>{});
+static_assert(IsSameCall<MemcpyDtoHAsync, PFN_cuMemcpyDtoHAsync_v3020>{});
+static_assert(IsSameCall<MemcpyDtoDAsync, PFN_cuMemcpyDtoDAsync_v3020>{});
 #if CUDA_VERSION >= 12080
 static_assert(IsSameCall<EventElapsedTime, PFN_cuEventElapsedTime_v12080>{});
 #endif

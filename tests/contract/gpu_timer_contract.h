@@ -1,11 +1,8 @@
 #pragma once
 
-#include <memory>
 #include <span>
-#include <string>
-#include <string_view>
-#include <vector>
 
+#include "contract/findings.h"
 #include "record/gpu_timer.h"
 
 namespace smon_rt::contract {
@@ -28,20 +25,6 @@ class GpuTimerFixture {
   virtual void pass_time() = 0;
   /// All that was recorded is ready.
   virtual void finish_all() = 0;
-};
-
-/// What a check found to be otherwise than the contract says, one line each; none: it holds.
-class Findings {
- public:
-  /// Returns `holds`, for checks that make no sense to go on with otherwise.
-  bool expect(bool holds, std::string_view otherwise) {
-    if (!holds) lines_.emplace_back(otherwise);
-    return holds;
-  }
-  const std::vector<std::string>& lines() const { return lines_; }
-
- private:
-  std::vector<std::string> lines_;
 };
 
 /// One thing that every GpuTimer does.

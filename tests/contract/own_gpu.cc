@@ -11,8 +11,6 @@ namespace {
 
 using cuda::Status;
 
-constexpr unsigned int kStreamNonBlocking = 1;
-
 /// Takes a function; the name of the first that is missing stays in `missing`.
 template <typename Function>
 void take(const DynamicLibrary& driver, const char* name, Function& function, std::string& missing) {
@@ -63,7 +61,7 @@ void OwnGpu::leave_context() {
 
 cuda::Handle OwnGpu::make_stream() {
   cuda::Handle stream = nullptr;
-  demand(functions_.stream_create(&stream, kStreamNonBlocking), "cuStreamCreate");
+  demand(functions_.stream_create(&stream, cuda::kStreamNonBlocking), "cuStreamCreate");
   return stream;
 }
 

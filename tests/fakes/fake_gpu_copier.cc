@@ -3,61 +3,11 @@
 #include <time.h>
 
 #include <algorithm>
-#include <cstring>
 #include <utility>
 
 #include "base/clock.h"
 
 namespace smon_rt {
-
-std::uint64_t FakeGpu::allocate(std::size_t bytes) {
-  const std::lock_guard lock(mutex_);
-  const std::uint64_t address = next_address_;
-  allocations_[address].resize(bytes);
-  next_address_ += (bytes / 512 + 2) * 512;  // a hole behind each
-  return address;
-}
-
-std::byte* FakeGpu::find(std::uint64_t address, std::size_t bytes) const {
-  const std::lock_guard lock(mutex_);
-  auto next = allocations_.upper_bound(address);
-  if (next == allocations_.begin()) return nullptr;
-  const auto& [start, content] = *--next;
-  const std::uint64_t offset = address - start;
-  if (offset > content.size() || bytes > content.size() - offset) return nullptr;
-  return const_cast<std::byte*>(content.data()) + offset;
-}
-
-void FakeGpu::fill(std::uint64_t stream, std::uint64_t address, std::size_t bytes, std::byte value) {
-  std::byte* at = find(address, bytes);
-  streams_.launch(stream, [=] { std::fill_n(at, bytes, value); });
-}
-
-void FakeGpu::copy_to_host(std::uint64_t stream, std::byte* host, std::uint64_t address, std::size_t bytes) {
-  const std::byte* from = find(address, bytes);
-  streams_.launch(stream, [=] { std::copy_n(from, bytes, host); });
-}
-
-void FakeGpu::copy_on_device(std::uint64_t stream, std::uint64_t to, std::uint64_t from, std::size_t bytes) {
-  std::byte* target = find(to, bytes);
-  const std::byte* source = find(from, bytes);
-  streams_.launch(stream, [=] { std::copy_n(source, bytes, target); });
-}
-
-void FakeGpu::write(std::uint64_t address, std::span<const std::byte> content) {
-  std::ranges::copy(content, find(address, content.size()));
-}
-
-void FakeGpu::set_capturing(std::uint64_t stream, bool is_capturing) {
-  const std::lock_guard lock(mutex_);
-  capturing_.erase(stream);
-  if (is_capturing) capturing_.insert(stream);
-}
-
-bool FakeGpu::is_capturing(std::uint64_t stream) const {
-  const std::lock_guard lock(mutex_);
-  return capturing_.contains(stream);
-}
 
 void FakeGpuCopier::fail_next(const std::string& function) {
   const std::lock_guard lock(mutex_);
@@ -78,6 +28,7 @@ std::size_t FakeGpuCopier::registered_bytes() const {
 
 Result<void> FakeGpuCopier::open(std::size_t staging_bytes) {
   if (is_to_fail("open")) return Error{"the fake GPU was told to fail: open"};
+  if (!gpu_.has_context()) return Error{"no GPU context is current to this thread"};
   const std::lock_guard lock(mutex_);
   if (staging_ != 0) return Error{"the copier is open already"};
   staging_ = gpu_.allocate(staging_bytes);
@@ -114,6 +65,9 @@ Result<void> FakeGpuCopier::begin(std::uint64_t producer_stream, std::span<const
   if (staging_ == 0) return Error{"the copier is not open"};
   if (state_ == State::kBegun || state_ == State::kEnqueuing) return Error{"a capture has begun already"};
   if (copied_ != nullptr && !gpu_.streams().has_come(copied_)) return Error{"the last capture is still being copied"};
+  if (is_staging_ && producer_stream != producer_ && !gpu_.streams().has_come(produced_)) {
+    return Error{"another stream is still staging the last capture"};
+  }
   std::size_t offset = 0;
   std::vector<GpuCopyRange> staged;
   for (const GpuCopyRange& range : volatile_ranges) {
@@ -128,6 +82,8 @@ Result<void> FakeGpuCopier::begin(std::uint64_t producer_stream, std::span<const
   staged_ = std::move(staged);
   produced_ = gpu_.streams().record(producer_stream);
   copied_ = nullptr;
+  producer_ = producer_stream;
+  is_staging_ = true;
   is_cancelled_ = false;
   state_ = State::kBegun;
   return {};
@@ -148,6 +104,7 @@ Result<void> FakeGpuCopier::enqueue(std::span<const GpuCopyRange> stable_ranges)
     if (state_ != State::kBegun) return Error{"no capture has begun, or it was cancelled"};
     if (auto checked = check(stable_ranges); !checked) return checked;
     state_ = State::kEnqueuing;
+    is_staging_ = false;
   }
   gpu_.streams().wait(kStream, produced_);
   for (const GpuCopyRange& range : staged_) copy(range);

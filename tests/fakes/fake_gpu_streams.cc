@@ -18,6 +18,24 @@ void FakeGpuStreams::wait(Stream stream, const Event& event) {
   if (event != nullptr) add(stream, {.work = nullptr, .recorded = nullptr, .awaited = event});
 }
 
+void FakeGpuStreams::hold(Stream stream) {
+  auto hold = std::make_shared<Moment>();
+  {
+    const std::lock_guard lock(mutex_);
+    holds_[stream] = hold;
+  }
+  wait(stream, hold);
+}
+
+void FakeGpuStreams::let_go(Stream stream) {
+  const std::lock_guard lock(mutex_);
+  const auto hold = holds_.find(stream);
+  if (hold == holds_.end()) return;
+  *hold->second = {true, now_ns_};
+  holds_.erase(hold);
+  if (is_automatic_) run_locked();
+}
+
 void FakeGpuStreams::add(Stream stream, Item item) {
   const std::lock_guard lock(mutex_);
   streams_[stream].push_back(std::move(item));
@@ -89,6 +107,7 @@ void FakeGpuStreams::pass_time(std::int64_t duration_ns) {
 void FakeGpuStreams::reset() {
   const std::lock_guard lock(mutex_);
   streams_.clear();
+  holds_.clear();
   now_ns_ = 1;
   is_automatic_ = false;
 }

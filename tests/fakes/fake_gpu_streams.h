@@ -27,6 +27,10 @@ class FakeGpuStreams {
   Event record(Stream stream);
   void wait(Stream stream, const Event& event);
 
+  /// The stream stands still there until it is let go.
+  void hold(Stream stream);
+  void let_go(Stream stream);
+
   /// The next thing of a stream; false if there is none, or it waits.
   bool step(Stream stream);
   /// All that can be done, in all streams or in one.
@@ -55,6 +59,7 @@ class FakeGpuStreams {
 
   mutable std::mutex mutex_;
   std::map<Stream, std::deque<Item>> streams_;
+  std::map<Stream, Event> holds_;
   std::int64_t now_ns_ = 1;
   bool is_automatic_ = false;
 };

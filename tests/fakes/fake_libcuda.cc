@@ -20,6 +20,7 @@
 
 #include "cuda/driver_types.h"
 #include "fakes/fake_gpu_queue.h"
+#include "fakes/fake_libcuda_copies.h"
 
 namespace {
 
@@ -37,6 +38,8 @@ struct Event {
   // Of a process on its own.
   smon_rt::FakeGpuQueue* queue = nullptr;
   smon_rt::FakeGpuQueue::Moment moment;
+  // Where streams do what they are told to (fake_libcuda_copies.h).
+  smon_rt::FakeGpuStreams::Event recorded;
 };
 
 struct Driver {
@@ -229,7 +232,10 @@ Status event_record(Handle handle, Handle stream) {
   if (event == nullptr || event->context != current() || event->context->is_lost) return Status::kInvalidHandle;
   event->is_recorded = true;
   event->time_ns = driver().now_ns;
-  if (!is_on_its_own()) return Status::kSuccess;
+  if (!is_on_its_own()) {
+    event->recorded = smon_rt::fake_cuda::has_work() ? smon_rt::fake_cuda::record(stream) : nullptr;
+    return Status::kSuccess;
+  }
   const std::int64_t now_ns = host_now_ns();
   if (event->queue != nullptr) event->queue->forget(&event->moment);
   event->queue = &driver().queues[stream];
@@ -239,6 +245,10 @@ Status event_record(Handle handle, Handle stream) {
 }
 
 bool has_happened(Event& event) {
+  if (event.recorded != nullptr) {
+    event.time_ns = smon_rt::fake_cuda::streams().time_ns(event.recorded);
+    return smon_rt::fake_cuda::streams().has_come(event.recorded);
+  }
   if (event.queue == nullptr) return event.time_ns <= driver().finished_ns;
   const std::int64_t now_ns = host_now_ns();
   event.queue->advance(now_ns);
@@ -274,20 +284,22 @@ Status event_elapsed_time_12080(float* milliseconds, Handle start, Handle end) {
   return elapsed(milliseconds, start, end);
 }
 
-struct Symbol {
-  const char* name;
-  int version;
-  void* function;
-};
-
-template <typename Function>
-Symbol symbol(const char* name, int version, Function* function) {
-  return {name, version, reinterpret_cast<void*>(function)};
+Status stream_wait_event(Handle stream, Handle handle, unsigned int) {
+  FAKE_CALL("cuStreamWaitEvent");
+  const std::lock_guard lock(driver().mutex);
+  const Event* event = as_event(handle);
+  if (event == nullptr || event->context->is_lost) return Status::kInvalidHandle;
+  smon_rt::fake_cuda::wait(stream, event->recorded);
+  return Status::kSuccess;
 }
+
+using smon_rt::fake_cuda::Symbol;
+using smon_rt::fake_cuda::symbol;
 
 /// The newest form of a function that is not newer than asked for. Versions that the driver does not know are refused.
 Status find(const char* name, void** function, int version) {
-  static const std::vector<Symbol> symbols = {
+  static const std::vector<Symbol> symbols = smon_rt::fake_cuda::with_copies({
+      symbol("cuStreamWaitEvent", 3020, &stream_wait_event),
       symbol("cuDriverGetVersion", 2020, &driver_get_version),
       symbol("cuCtxGetCurrent", 4000, &ctx_get_current),
       symbol("cuCtxGetDevice", 2000, &ctx_get_device),
@@ -303,7 +315,7 @@ Status find(const char* name, void** function, int version) {
       symbol("cuEventElapsedTime", 12080, &event_elapsed_time_12080),
       symbol("cuDeviceGetUuid", 9020, &device_get_uuid_9020),
       symbol("cuDeviceGetUuid", 11040, &device_get_uuid_11040),
-  };
+  });
   *function = nullptr;
   if (version > driver().version || driver().missing == name) return Status::kNotFound;
   for (const Symbol& known : symbols) {
@@ -313,6 +325,15 @@ Status find(const char* name, void** function, int version) {
 }
 
 }  // namespace
+
+smon_rt::cuda::Status smon_rt::fake_cuda::begin(const char* symbol) {
+  FAKE_CALL(symbol);
+  return current() == nullptr || current()->is_lost ? Status::kInvalidContext : Status::kSuccess;
+}
+
+bool smon_rt::fake_cuda::is_steered() {
+  return !is_on_its_own();
+}
 
 extern "C" {
 
@@ -338,6 +359,7 @@ void fake_cuda_reset() {
   fake.finished_ns = -1;
   fake.torch_stream = nullptr;
   fake.torch_error = 0;
+  smon_rt::fake_cuda::reset();
 }
 
 void fake_cuda_set_version(int version) {

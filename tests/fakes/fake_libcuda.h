@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 
 // How a test steers fake_libcuda.so, beside the driver's own functions that it has. Tests look these up by name; a
@@ -32,6 +33,14 @@ int fake_cuda_calls(const char* symbol);
 /// Events are recorded at this device time, and ready once as much is finished.
 void fake_cuda_set_time(std::int64_t time_ns);
 void fake_cuda_finish(std::int64_t time_ns);
+
+/// Once the driver was asked for a stream: all streams do all that they can; one stands still until it is let go; the
+/// GPU's clock, which stands still otherwise, goes on. How much memory is page-locked.
+void fake_cuda_run();
+void fake_cuda_hold(void* stream);
+void fake_cuda_let_go(void* stream);
+void fake_cuda_pass_stream_time(std::int64_t duration_ns);
+std::size_t fake_cuda_registered_bytes();
 
 /// For a process with a context from the start. Streams do one thing after the other: take so long; say, in a slot that
 /// processes share (0 before), when `delay_ns` after here is; wait for that time. The last returns once the time of a
