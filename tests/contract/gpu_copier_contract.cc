@@ -11,6 +11,7 @@
 namespace smon_rt::contract {
 namespace {
 
+constexpr std::size_t kPageBytes = 4096;
 constexpr std::size_t kStagingBytes = 4096;
 constexpr std::size_t kVolatileBytes = 1000;
 constexpr std::byte kUntouched{0xee};
@@ -29,7 +30,10 @@ class Job {
     is_open_ = findings.expect(opened.has_value(), "a copier cannot be opened: " + message(opened));
     weights_ = fixture.allocate(weights_bytes_);
     volatile_ = fixture.allocate(kVolatileBytes);
-    slot_.assign(weights_bytes_ + kVolatileBytes, kUntouched);
+    memory_.assign(kPageBytes + weights_bytes_ + kVolatileBytes, kUntouched);
+    // As a slot is: pieces of it that are page-locked share no page.
+    const std::size_t into_page = reinterpret_cast<std::uintptr_t>(memory_.data()) % kPageBytes;
+    slot_ = std::span(memory_).subspan(kPageBytes - into_page, weights_bytes_ + kVolatileBytes);
     // Else enqueue() might wait for a stream that is held.
     is_open_ = is_open_ &&
                findings.expect(fixture.copier().register_host(slot_).has_value(), "host memory cannot be page-locked");
@@ -51,7 +55,7 @@ class Job {
   GpuCopier& copier() { return fixture_.copier(); }
   std::size_t weights_bytes() const { return weights_bytes_; }
   std::uint64_t weights() const { return weights_; }
-  std::vector<std::byte>& slot() { return slot_; }
+  std::span<std::byte> slot() const { return slot_; }
 
   void fill(std::uint64_t stream, std::byte value) {
     fill_weights(stream, value);
@@ -89,7 +93,8 @@ class Job {
   std::size_t weights_bytes_;
   std::uint64_t weights_ = 0;
   std::uint64_t volatile_ = 0;
-  std::vector<std::byte> slot_;
+  std::vector<std::byte> memory_;
+  std::span<std::byte> slot_;
 };
 
 void nothing_can_be_done_before_it_is_open(GpuCopierFixture& fixture, Findings& findings) {

@@ -1,5 +1,6 @@
 #include "fakes/fake_gpu_streams.h"
 
+#include <algorithm>
 #include <utility>
 
 namespace smon_rt {
@@ -81,6 +82,11 @@ bool FakeGpuStreams::is_idle(Stream stream) const {
   const std::lock_guard lock(mutex_);
   const auto found = streams_.find(stream);
   return found == streams_.end() || found->second.empty();
+}
+
+bool FakeGpuStreams::is_idle() const {
+  const std::lock_guard lock(mutex_);
+  return std::ranges::all_of(streams_, [](const auto& stream) { return stream.second.empty(); });
 }
 
 void FakeGpuStreams::set_automatic(bool is_automatic) {

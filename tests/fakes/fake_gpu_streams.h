@@ -37,6 +37,7 @@ class FakeGpuStreams {
   void run();
   void run(Stream stream);
   bool is_idle(Stream stream) const;
+  bool is_idle() const;
   /// From here on everything is done as soon as it can be.
   void set_automatic(bool is_automatic);
 

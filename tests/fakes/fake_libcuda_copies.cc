@@ -6,6 +6,7 @@
 #include <cstring>
 #include <map>
 #include <mutex>
+#include <thread>
 
 #include "fakes/fake_gpu.h"
 #include "fakes/fake_libcuda.h"
@@ -153,6 +154,9 @@ using smon_rt::cuda::Status;
 // Under their real names, for programs on a GPU.
 
 Status cuMemAlloc_v2(DevicePointer* address, std::size_t bytes) {
+  // A program that nobody steers: everything is done as soon as it can be.
+  smon_rt::fake_cuda::g_has_work = true;
+  smon_rt::fake_cuda::streams().set_automatic(true);
   return smon_rt::fake_cuda::mem_alloc(address, bytes);
 }
 
@@ -169,6 +173,26 @@ Status cuMemsetD8Async(DevicePointer address, unsigned char value, std::size_t b
 Status cuMemcpyHtoD_v2(DevicePointer address, const void* host, std::size_t bytes) {
   if (smon_rt::fake_cuda::gpu().find(address, bytes) == nullptr) return smon_rt::fake_cuda::kInvalidValue;
   smon_rt::fake_cuda::gpu().write(address, {static_cast<const std::byte*>(host), bytes});
+  return Status::kSuccess;
+}
+
+Status cuMemcpyDtoHAsync_v2(void* host, DevicePointer device, std::size_t bytes, Handle stream) {
+  return smon_rt::fake_cuda::memcpy_dtoh_async(host, device, bytes, stream);
+}
+
+/// In a thread beside the streams, as the real one's.
+Status cuLaunchHostFunc(Handle stream, void (*function)(void*), void* argument) {
+  fake_cuda_hold(stream);
+  std::thread([=] {
+    function(argument);
+    fake_cuda_pass_stream_time(1000);
+    fake_cuda_let_go(stream);
+  }).detach();
+  return Status::kSuccess;
+}
+
+Status cuStreamSynchronize(Handle stream) {
+  while (!smon_rt::fake_cuda::streams().is_idle(smon_rt::fake_cuda::number(stream))) std::this_thread::yield();
   return Status::kSuccess;
 }
 

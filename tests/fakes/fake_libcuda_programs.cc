@@ -4,9 +4,11 @@
 #include <cstdint>
 #include <cstring>
 #include <mutex>
+#include <thread>
 
 #include "cuda/driver_types.h"
 #include "fakes/fake_libcuda.h"
+#include "fakes/fake_libcuda_copies.h"
 
 namespace {
 
@@ -78,6 +80,7 @@ Status cuGraphDestroy(Handle) {
 
 /// All is done that was launched; what is launched from here on has a later time.
 Status cuCtxSynchronize() {
+  while (!smon_rt::fake_cuda::streams().is_idle()) std::this_thread::yield();
   const std::lock_guard lock(g_mutex);
   fake_cuda_finish(g_now_ns);
   fake_cuda_set_time(g_now_ns += 1000);
