@@ -18,6 +18,7 @@ from smon_rt.bench import Measurement
 from smon_rt.check_gpu import (
     clock_bound,
     contract,
+    copies,
     endings,
     event_cost,
     graph_capture,
@@ -328,10 +329,56 @@ def test_the_contract_holds_on_a_driver(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setenv("LD_LIBRARY_PATH", str(_FAKE_DRIVER))
     found = contract.run_cuda()
     assert found.is_met, found.words
-    assert found.words.endswith("checks hold (cuda)")
+    assert found.words.endswith("checks hold (cuda, cuda_copier)")
     monkeypatch.setenv("LD_LIBRARY_PATH", "")
     with pytest.raises(NotHere, match="no CUDA driver"):
         contract.run_cuda()
+
+
+@needs_fake_driver
+def test_copies_are_measured_on_a_driver(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The fake copies at once: nothing is torn, without a gate neither, which is not taken for a success."""
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(_FAKE_DRIVER))
+    figures = copies.measure(4 << 20)
+    assert figures["torn_rounds"] == 20
+    assert figures["torn_count"] == figures["torn_without_gate_count"] == 0
+    assert min(figures.values()) >= 0
+    assert figures["copier_bytes_per_s"] > 0
+    assert not copies.finding_of(figures).is_met
+    with pytest.raises(NotHere, match='"12" is no number of bytes'):
+        copies.measure(12)
+    monkeypatch.setenv("LD_LIBRARY_PATH", "")
+    with pytest.raises(NotHere, match="no CUDA driver"):
+        copies.measure(4 << 20)
+
+
+GOOD_COPIES = {
+    "plain_copy_bytes_per_s": 5e10,
+    "copier_bytes_per_s": 4.9e10,
+    "begin_us": 30.0,
+    "gate_us": 9.0,
+    "work_alone_s": 0.02,
+    "work_beside_copies_s": 0.0202,
+    "torn_count": 0.0,
+    "torn_without_gate_count": 20.0,
+    "torn_rounds": 20.0,
+}
+
+
+@pytest.mark.parametrize(
+    "worse",
+    [
+        {"copier_bytes_per_s": 4.4e10},
+        {"begin_us": 250.0},
+        {"gate_us": 250.0},
+        {"work_beside_copies_s": 0.0225},
+        {"torn_count": 1.0},
+        {"torn_without_gate_count": 0.0},
+    ],
+)
+def test_copies_are_missed_by_any_figure(worse: dict[str, float]) -> None:
+    assert copies.finding_of(GOOD_COPIES).is_met
+    assert not copies.finding_of({**GOOD_COPIES, **worse}).is_met
 
 
 @needs_hooks

@@ -16,7 +16,7 @@ CHECKS: tuple[Check, ...] = (
         needs=(),
         shows="the timers of a machine without a GPU, and of the tests, do what a GPU timer does",
         limit="all checks of the contract hold",
-        deadline_s=10,
+        deadline_s=7,
         function=f"{_PACKAGE}.contract:run_fakes",
     ),
     Check(
@@ -24,7 +24,7 @@ CHECKS: tuple[Check, ...] = (
         needs=(Need.RECORDER,),
         shows="recording finds the GPU's driver, or goes on without",
         limit="without a driver one line says so; no span is lost either way",
-        deadline_s=10,
+        deadline_s=8,
         function=f"{_PACKAGE}.loader:run",
     ),
     Check(
@@ -32,7 +32,7 @@ CHECKS: tuple[Check, ...] = (
         needs=(Need.RECORDER,),
         shows="what NCCL calls in each version of its plug-in, without NCCL",
         limit="v4, v5 and v6 answer every call with success, whatever they are handed",
-        deadline_s=10,
+        deadline_s=7,
         function=f"{_PACKAGE}.plugin:run",
     ),
     Check(
@@ -40,7 +40,7 @@ CHECKS: tuple[Check, ...] = (
         needs=(Need.RECORDER,),
         shows="a job that ends without stop()",
         limit="its exit code is its own, its file is closed, no span is lost",
-        deadline_s=15,
+        deadline_s=12,
         function=f"{_PACKAGE}.endings:run_exit",
     ),
     Check(
@@ -48,16 +48,24 @@ CHECKS: tuple[Check, ...] = (
         needs=(Need.RECORDER,),
         shows="a job that is killed by SIGKILL",
         limit="no span is lost, and the next start puts the last ones into the file",
-        deadline_s=20,
+        deadline_s=16,
         function=f"{_PACKAGE}.endings:run_killed",
     ),
     Check(
         name="contract_cuda",
         needs=(Need.GPU,),
-        shows="the timer of CUDA does what the ones of the tests do",
+        shows="the timer and the copier of CUDA do what the ones of the tests do",
         limit="all checks of the contract hold",
         deadline_s=15,
         function=f"{_PACKAGE}.contract:run_cuda",
+    ),
+    Check(
+        name="gpu_copies",
+        needs=(Need.GPU,),
+        shows="a state of 256 MiB copied to the host beside the job's work, as checkpoints do",
+        limit="≥ 90 % of a plain copy's speed, ≤ 200 µs a call, work ≤ 10 % longer, none of 20 snapshots torn",
+        deadline_s=15,
+        function=f"{_PACKAGE}.copies:run",
     ),
     Check(
         name="event_cost",

@@ -1,6 +1,7 @@
-"""The contract of GpuTimer, held by the program that comes with the package: fakes everywhere, CUDA's where a GPU is.
+"""The contracts of GpuTimer and GpuCopier, held by the program that comes with the package: fakes everywhere, CUDA's
+where a GPU is.
 
-That the fakes and CUDA's timer hold the same contract is what makes tests on the fakes say something about a GPU.
+That the fakes and CUDA's hold the same contract is what makes tests on the fakes say something about a GPU.
 """
 
 from __future__ import annotations
@@ -25,8 +26,8 @@ def run_fakes() -> Finding:
 
 
 def run_cuda() -> Finding:
-    """CUDA's timer, on the first GPU."""
-    return finding_of([_outcomes("cuda")])
+    """CUDA's timer and copier, on the first GPU."""
+    return finding_of([_outcomes("cuda"), _outcomes("cuda_copier")])
 
 
 def _outcomes(timer: str) -> dict[str, Any]:
