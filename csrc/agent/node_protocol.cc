@@ -227,6 +227,10 @@ void NodeProtocol::free_older() {
   if (!agreed || (is_fenced_ && !is_choice_known_)) {
     return;
   }
+  if (agreed->incarnation == incarnation_) {
+    // Every rank has captured it, so every one has gone on.
+    release_pin();
+  }
   const auto is_older = [&](Label label) { return label < *agreed && label != pinned_; };
   for (auto& [owner, rank] : ranks_) {
     rank.slots.drop_if([&](const OwnCopy& copy) { return is_older(copy.label); });
@@ -273,10 +277,6 @@ void NodeProtocol::note_agreed() {
   const std::optional<Label> agreed = this->agreed();
   if (!agreed) {
     return;
-  }
-  if (agreed->incarnation == incarnation_) {
-    // Every rank has captured it, so every one has gone on.
-    release_pin();
   }
   if (!last_agreed_ || *agreed > *last_agreed_) {
     last_agreed_ = agreed;

@@ -159,7 +159,7 @@ class NodeProtocol {
   void hear_interruption();
   /// Captured, and kept by the recovery under way.
   bool may_send(std::string_view owner, Label label) const;
-  /// False: refused, or no slot; true also where it is there already.
+  /// False: refused, or no slot; true also where it is there already. Of a dead step it goes with the next advance().
   bool receive_replica(std::string_view owner, Label label, std::uint32_t sender_incarnation);
   /// A rank in recovery got the pinned state from its holder: it is an own copy again. None: no slot for it.
   std::optional<std::uint32_t> add_fetched(std::string_view owner, Label label);

@@ -212,7 +212,7 @@ bool NodeProtocol::may_send(std::string_view owner, Label label) const {
 }
 
 bool NodeProtocol::receive_replica(std::string_view owner, Label label, std::uint32_t sender_incarnation) {
-  if (sender_incarnation < incarnation_ || is_dead(label)) {
+  if (sender_incarnation < incarnation_) {
     return false;
   }
   // It may have been sent before its sender was pinned: after going on it would fill the slot for good.
