@@ -51,7 +51,7 @@ build: setup ## release build, Python modules in place
 .PHONY: modules
 modules: setup # what users run, without tests and benchmarks
 	@test -f build/release/build.ninja || cmake --preset release
-	@cmake --build --preset release --target _analysis _runtime smon_rt smon_contract
+	@cmake --build --preset release --target _analysis _runtime smon_rt smon_contract smon-agent
 
 .PHONY: demo
 demo: modules ## train a small pipelined model with one slow worker, 4 processes; the verdict must name it

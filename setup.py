@@ -54,8 +54,10 @@ class CMakeBuild(build_ext):
                 "SMON_RT_PYTHON_OUTPUT_DIR": str(Path(self.build_lib).resolve() / "smon_rt"),
             }
         jobs = os.environ.get("CMAKE_BUILD_PARALLEL_LEVEL", str(os.cpu_count() or 1))
-        # smon_rt is libsmon_rt.so and its header; smon_contract is a program of `smon check-gpu`.
-        targets = [*(extension.name.rpartition(".")[2] for extension in self.extensions), "smon_rt", "smon_contract"]
+        # smon_rt is libsmon_rt.so and its header; smon_contract is a program of `smon check-gpu`; smon-agent keeps
+        # checkpoints.
+        modules = [extension.name.rpartition(".")[2] for extension in self.extensions]
+        targets = [*modules, "smon_rt", "smon_contract", "smon-agent"]
         given = shlex.split(os.environ.get("CMAKE_ARGS", ""))  # as packagers are used to
         defined = [f"-D{key}={value}" for key, value in settings.items()]
         subprocess.run([*configure, *defined, *given], cwd=ROOT, check=True)

@@ -35,6 +35,7 @@ MUST_CONTAIN = (
     "smon_rt/lib/libsmon_rt.so",
     "smon_rt/include/smon_rt.h",
     "smon_rt/bin/smon_contract",
+    "smon_rt/bin/smon-agent",
 )
 
 IMPORT_PROGRAM = """
