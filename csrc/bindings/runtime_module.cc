@@ -16,6 +16,7 @@
 #include "bindings/runtime_arguments.h"
 #include "bindings/runtime_calls.h"
 #include "bindings/step_calls.h"
+#include "bindings/tensor_addresses.h"
 
 namespace py = pybind11;
 
@@ -165,6 +166,7 @@ PYBIND11_MODULE(_runtime_of_main_interpreter, module, py::mod_gil_not_used()) {
   module.doc() = "The recorder of smon_rt, over the C interface of libsmon_rt.so.";
   add_calls(module);
   add_results(module);
+  add_tensor_addresses(module);
   const auto no_gil = py::call_guard<py::gil_scoped_release>();
   module.def("start", &start, py::kw_only(), py::arg("trace_dir"), py::arg("run_id"), py::arg("attempt"),
              py::arg("rank"), py::arg("world_size"), py::arg("local_rank"), py::arg("sample_ratio"),

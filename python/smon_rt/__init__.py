@@ -20,7 +20,7 @@ from smon_rt import _nccl_plugin
 from smon_rt.errors import RecordingError, SmonError, TraceError
 
 if TYPE_CHECKING:
-    from smon_rt import analysis, bench, gc
+    from smon_rt import analysis, bench, checkpoint, gc
     from smon_rt._layout import Layout
     from smon_rt._recording import (
         Status,
@@ -61,6 +61,7 @@ __all__ = [
     "attach",
     "begin",
     "bench",
+    "checkpoint",
     "current",
     "detach",
     "end",
@@ -82,7 +83,7 @@ __all__ = [
 # NCCL decides at its first communicator, which a job may make before it starts recording.
 _nccl_plugin.set_up()
 
-_LAZY_SUBMODULES = frozenset({"analysis", "bench", "gc"})
+_LAZY_SUBMODULES = frozenset({"analysis", "bench", "checkpoint", "gc"})
 _RECORDING = frozenset(__all__) - _LAZY_SUBMODULES - set(globals())
 
 
