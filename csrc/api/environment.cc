@@ -120,6 +120,9 @@ Environment read_environment(const LookUp& look_up) {
                                      " is ignored: it must be one of off, error, warning, info, debug");
     }
   }
+  environment.agent_dir = reader.text("SMON_RT_AGENT_DIR");
+  if (!environment.agent_dir) environment.agent_dir = reader.text("XDG_RUNTIME_DIR");
+  environment.node = reader.text("SMON_RT_NODE");
   environment.attempt = reader.number<std::int32_t>("TORCHELASTIC_RESTART_COUNT", 0, kAny);
   environment.rank = reader.number<std::int32_t>("RANK", 0, kAny);
   environment.world_size = reader.number<std::int32_t>("WORLD_SIZE", 1, kAny);

@@ -21,6 +21,8 @@ struct Environment {
   std::optional<std::int32_t> warmup_steps;  // SMON_RT_WARMUP_STEPS, 0 or more
   bool nccl_detail = false;                  // SMON_RT_NCCL_DETAIL: 1, true, yes or on
   std::optional<LogLevel> log_level;         // SMON_RT_LOG
+  std::optional<std::string> agent_dir;      // SMON_RT_AGENT_DIR, else XDG_RUNTIME_DIR
+  std::optional<std::string> node;           // SMON_RT_NODE
   std::optional<std::int32_t> attempt;       // TORCHELASTIC_RESTART_COUNT
   std::optional<std::int32_t> rank;          // RANK
   std::optional<std::int32_t> world_size;    // WORLD_SIZE
