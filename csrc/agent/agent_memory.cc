@@ -1,8 +1,8 @@
 // How a NodeAgent gives slots to trainers, and takes back those that an earlier agent gave.
+#include <asio/post.hpp>
 #include <fcntl.h>
 
 #include <algorithm>
-#include <asio/post.hpp>
 #include <utility>
 
 #include "agent/node_agent.h"
