@@ -326,7 +326,7 @@ def test_bytes_that_are_no_message_are_refused_and_change_nothing(agent: Agent) 
 
 
 def test_a_second_agent_of_a_folder_ends_at_once(agent: Agent) -> None:
-    command = [AGENT, "--detach", "--folder", agent.folder, "--run-id", "run"]
+    command = [str(AGENT), "--detach", "--folder", str(agent.folder), "--run-id", "run"]
     assert subprocess.run(command, timeout=60).returncode == 0
     assert agent.process.poll() is None
     trainer = AgentTrainer(agent.folder)
