@@ -167,17 +167,27 @@ Result<void> CudaCopier::begin(std::uint64_t producer_stream, std::span<const Gp
 
 Result<void> CudaCopier::stage(Handle stream, std::span<const GpuCopyRange> ranges) {
   staged_.clear();
+  std::size_t spare = staging_bytes_;
+  for (const GpuCopyRange& range : ranges) {
+    if (range.bytes > spare) {
+      return Error{"more volatile memory than the " + std::to_string(staging_bytes_) + " bytes to stage in"};
+    }
+    spare -= range.bytes;
+  }
   std::size_t offset = 0;
   for (const GpuCopyRange& range : ranges) {
     if (range.bytes == 0) continue;
-    if (offset > staging_bytes_ || range.bytes > staging_bytes_ - offset) {
-      return Error{"more volatile memory than the " + std::to_string(staging_bytes_) + " bytes to stage in"};
+    // Aligned as long as there is room for that: thousands of small ranges still fit where their bytes do.
+    const std::size_t gap = round_up(offset) - offset;
+    if (gap <= spare) {
+      offset += gap;
+      spare -= gap;
     }
     const DevicePointer staged = staging_ + offset;
     const Status status = driver_.cuMemcpyDtoDAsync(staged, range.device_address, range.bytes, stream);
     if (status != Status::kSuccess) return failed("a volatile range cannot be staged", status);
     staged_.push_back({staged, range.host, range.bytes});
-    offset += round_up(range.bytes);
+    offset += range.bytes;
   }
   return {};
 }

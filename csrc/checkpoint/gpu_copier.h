@@ -34,7 +34,8 @@ class GpuCopier {
  public:
   virtual ~GpuCopier() = default;
 
-  /// Stream, events and staging for the context that is current to the calling thread. Once.
+  /// Stream, events and staging for the context that is current to the calling thread. Once. staging_bytes: of all
+  /// volatile ranges of a capture together.
   virtual Result<void> open(std::size_t staging_bytes) = 0;
 
   /// Page-locks a mapped slot, in pieces of at most 64 GiB. A range that cannot be is copied all the same, slower.

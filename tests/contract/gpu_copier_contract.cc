@@ -249,6 +249,23 @@ void more_than_can_be_staged_is_refused(GpuCopierFixture& fixture, Findings& fin
   if (job.begin(job.producer())) job.copier().cancel(0);
 }
 
+void as_much_can_be_staged_as_was_asked_for(GpuCopierFixture& fixture, Findings& findings) {
+  Job job(fixture, findings);
+  if (!job) return;
+  std::vector<std::byte> content(kStagingBytes);
+  for (std::size_t i = 0; i < content.size(); ++i) content[i] = static_cast<std::byte>(i % 241);
+  const std::uint64_t source = fixture.allocate(kStagingBytes);
+  fixture.write(source, content);
+  std::vector<std::byte> host(kStagingBytes, kUntouched);
+  std::vector<GpuCopyRange> ranges;  // many small ones, which a copier may want to align
+  for (std::size_t at = 0; at < kStagingBytes; at += 4) ranges.push_back({source + at, host.data() + at, 4});
+  const auto begun = job.copier().begin(job.producer(), ranges);
+  if (!findings.expect(begun.has_value(), "what fits is not staged: " + Job::message(begun))) return;
+  if (!findings.expect(job.copier().enqueue({}).has_value(), "copies cannot be enqueued")) return;
+  fixture.synchronize();
+  findings.expect(host == content, "small staged ranges are not what they were");
+}
+
 void ranges_of_any_size_are_copied_whole(GpuCopierFixture& fixture, Findings& findings) {
   Job job(fixture, findings);
   if (!job) return;
@@ -313,6 +330,7 @@ constexpr GpuCopierCheck kChecks[] = {
     {"WhatWasStagedLastDoesNotReachTheNextCapture", true, what_was_staged_last_does_not_reach_the_next_capture},
     {"OneCaptureAtATime", true, one_capture_at_a_time},
     {"MoreThanCanBeStagedIsRefused", true, more_than_can_be_staged_is_refused},
+    {"AsMuchCanBeStagedAsWasAskedFor", true, as_much_can_be_staged_as_was_asked_for},
     {"RangesOfAnySizeAreCopiedWhole", true, ranges_of_any_size_are_copied_whole},
     {"HostMemoryNeedNotBePageLocked", true, host_memory_need_not_be_page_locked},
     {"NoSnapshotIsTorn", true, no_snapshot_is_torn},
