@@ -257,8 +257,9 @@ void Capture::end() {
     ended.cause = cause_;
     ended.text = text_;
   }
-  is_under_way_.store(false, std::memory_order_release);
+  // First: what is said of this capture comes before what is said of the next one.
   on_end_(std::move(ended));
+  is_under_way_.store(false, std::memory_order_release);
 }
 
 }  // namespace smon_rt
