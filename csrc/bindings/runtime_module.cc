@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "api/smon_rt.h"
+#include "bindings/checkpoint_calls.h"
 #include "bindings/hook_state.h"
 #include "bindings/runtime_arguments.h"
 #include "bindings/runtime_calls.h"
@@ -167,6 +168,7 @@ PYBIND11_MODULE(_runtime_of_main_interpreter, module, py::mod_gil_not_used()) {
   add_calls(module);
   add_results(module);
   add_tensor_addresses(module);
+  add_checkpoint_calls(module);
   const auto no_gil = py::call_guard<py::gil_scoped_release>();
   module.def("start", &start, py::kw_only(), py::arg("trace_dir"), py::arg("run_id"), py::arg("attempt"),
              py::arg("rank"), py::arg("world_size"), py::arg("local_rank"), py::arg("sample_ratio"),

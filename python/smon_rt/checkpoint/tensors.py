@@ -6,6 +6,7 @@ says which). One with gaps, or that shows the same memory twice, is copied into 
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass
 
 import torch
@@ -167,7 +168,9 @@ def stored_tensor(form: TensorForm, content: memoryview) -> torch.Tensor:
     """Stored bytes as a tensor of the shape that was captured; it shows that memory."""
     if form.byte_count == 0:
         return torch.empty(form.own_shape, dtype=form.dtype)
-    flat = torch.frombuffer(content, dtype=torch.uint8).view(form.dtype)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of memory that cannot be written: nobody does
+        flat = torch.frombuffer(content, dtype=torch.uint8).view(form.dtype)
     stored = flat.view(form.shape)
     inverse = [0] * len(form.permutation)
     for place, dimension in enumerate(form.permutation):
