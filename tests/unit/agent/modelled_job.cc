@@ -289,9 +289,9 @@ std::string ModelledJob::arrive(std::size_t rank, Label label, const std::string
     for (std::uint32_t slot = 0; slot < own_slots_ * 4; ++slot) {
       was_taken = agent(rank).copied(owner_of(rank), label, slot) || was_taken;
     }
-  } else if (!skipped_.contains(label)) {
-    // A holder that has not heard of the skip yet takes the copy, and drops it when it does: the model's agents hear
-    // of it together.
+  } else if (is_taken || !skipped_.contains(label)) {
+    // A holder that has not heard of the skip yet takes the copy, and drops it when it does; the model's agents hear of
+    // it together, and forget it once nobody has anything of the step.
     was_taken = agent(holder(rank)).receive_replica(owner_of(rank), label, sender_incarnation);
   }
   return said(was_taken == is_taken, was_taken ? "it is taken" : "it is refused");
