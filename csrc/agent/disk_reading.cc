@@ -21,8 +21,8 @@
 namespace smon_rt {
 namespace {
 
-// A manifest has 20 bytes a chunk: this is room for 50 TB.
-constexpr std::size_t kMaxManifestBytes = std::size_t{256} << 20;
+// A manifest has 20 bytes a chunk: this is room for 13 TB.
+constexpr std::size_t kMaxManifestBytes = std::size_t{64} << 20;
 
 Error error_of(const std::string& path, const std::string& what) {
   return Error{"checkpoints on disk: " + path + ": " + what};

@@ -111,13 +111,19 @@ Result<void> DiskStore::write_file(const OwnedDescriptor& folder, const std::str
 }
 
 Result<void> DiskStore::write(Label label, std::span<const StagedShard> shards) const {
+  const std::string path = step_path(label);
+  // What an earlier writer left of this step is not what its manifest, or ours, says.
+  if (auto removed = remove_step(path); !removed) return removed;
+  auto written = write_files(label, path, shards);
+  if (!written) static_cast<void>(remove_step(path));  // the reason is the first failure
+  return written;
+}
+
+Result<void> DiskStore::write_files(Label label, const std::string& path, std::span<const StagedShard> shards) const {
   const auto directory = make_folder(directory_);
   if (!directory) return directory.error();
   const auto run = make_folder(folder_);
   if (!run) return run.error();
-  const std::string path = step_path(label);
-  // What an earlier writer left of this step is not what its manifest, or ours, says.
-  if (auto removed = remove_step(path); !removed) return removed;
   const auto step = make_folder(path);
   if (!step) return step.error();
 
@@ -130,6 +136,10 @@ Result<void> DiskStore::write(Label label, std::span<const StagedShard> shards) 
                     0,
                     std::vector<std::uint64_t>(chunk_count(staged.content.size()))};
     shard.content_hash = hash_content(staged.content, shard.chunk_hashes);
+    if (staged.content_hash != 0 && staged.content_hash != shard.content_hash) {
+      return Error{"checkpoints on disk: the copy of " + staged.owner + "'s step " + std::to_string(label.step) +
+                   " is not what was captured: its slot was used again too soon"};
+    }
     if (auto written = write_file(*step, shard.file, staged.content); !written) return written;
     manifest.shards.push_back(std::move(shard));
   }
@@ -139,6 +149,19 @@ Result<void> DiskStore::write(Label label, std::span<const StagedShard> shards) 
   if (auto synced = sync(*step, path); !synced) return synced;
   if (auto synced = sync(*run, folder_); !synced) return synced;
   return sync(*directory, directory_);
+}
+
+Result<void> DiskStore::remove_incomplete(Label before) const {
+  const auto labels = labels_in(folder_);
+  if (!labels) return labels.error();
+  for (const Label label : *labels) {
+    if (label >= before) break;
+    const std::string path = step_path(label);
+    // A manifest that cannot be read, or is damaged, is for a person to look at.
+    if (::access((path + "/" + kManifestName).c_str(), F_OK) == 0 || errno != ENOENT) continue;
+    if (auto removed = remove_step(path); !removed) return removed;
+  }
+  return {};
 }
 
 Result<DiskListing> DiskStore::list() const {

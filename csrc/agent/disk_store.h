@@ -31,6 +31,7 @@ struct StagedShard {
   std::string owner;
   std::string topology;
   std::span<const std::byte> content;
+  std::uint64_t content_hash = 0;  // as it was captured: bytes of another one are refused. 0: not known
 };
 
 struct DiskListing {
@@ -51,10 +52,13 @@ class DiskStore {
  public:
   DiskStore(const std::string& directory, std::string run_id, DiskCalls calls = DiskCalls::of_system());
 
-  /// On disk when this returns.
+  /// On disk when this returns. A step that cannot be written is removed again, so that it does not fill the disk.
   Result<void> write(Label label, std::span<const StagedShard> shards) const;
   /// Removes all but the newest `keep` complete steps, and what incomplete ones before these have left.
   Result<void> remove_older(std::size_t keep) const;
+
+  /// Removes what writers that were killed have left of older steps than this.
+  Result<void> remove_incomplete(Label before) const;
 
   /// By the manifests: files are looked at when they are loaded or verified. Nothing there: empty.
   Result<DiskListing> list() const;
@@ -66,6 +70,7 @@ class DiskStore {
 
  private:
   std::string step_path(Label label) const;
+  Result<void> write_files(Label label, const std::string& path, std::span<const StagedShard> shards) const;
   Result<void> write_file(const OwnedDescriptor& folder, const std::string& name,
                           std::span<const std::byte> bytes) const;
   Result<void> sync(const OwnedDescriptor& folder, const std::string& path) const;

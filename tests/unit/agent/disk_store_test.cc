@@ -148,8 +148,8 @@ TEST_F(DiskStoreTest, AWriteThatFailsAtAnyCallLeavesNoStepAndTheNextSucceeds) {
     const Result<void> written = write(store, {0, 5});
     if (written) break;
     EXPECT_NE(written.error().message.find(std::strerror(failed)), std::string::npos) << written.error().message;
-    // From the manifest's rename on the step is there; whether it would survive a loss of power is not known.
-    for (const Label label : labels_of(store)) EXPECT_TRUE(store.load("dp=1", label));
+    EXPECT_TRUE(labels_of(store).empty());
+    EXPECT_FALSE(fs::exists(store.folder() + "/step-0-5")) << "it would fill the disk";
     ASSERT_LT(failures, 100);
   }
   // Two files of two writes, one sync each; manifest: a write, a sync; folders: four syncs.
@@ -164,6 +164,30 @@ TEST_F(DiskStoreTest, StepsWithoutAManifestAreNone) {
   fs::remove(store.folder() + "/step-0-6/manifest.json");
   EXPECT_EQ(labels_of(store), (std::vector<Label>{{0, 5}}));
   EXPECT_FALSE(store.load("dp=0", {0, 6}));
+}
+
+TEST_F(DiskStoreTest, BytesThatAreNotWhatWasCapturedAreNotWritten) {
+  const DiskStore store(directory_, "job");
+  const auto content = content_of(1);
+  std::vector<std::uint64_t> hashes(chunk_count(content.size()));
+  const std::uint64_t hash = hash_content(content, hashes);
+  EXPECT_FALSE(store.write({0, 5}, std::vector<StagedShard>{{"dp=0", "", content, hash + 1}}));
+  EXPECT_TRUE(labels_of(store).empty());
+  EXPECT_TRUE(store.write({0, 5}, std::vector<StagedShard>{{"dp=0", "", content, hash}}));
+}
+
+TEST_F(DiskStoreTest, RemovesWhatKilledWritersLeft) {
+  const DiskStore store(directory_, "job");
+  ASSERT_TRUE(write(store, {0, 5}));
+  ASSERT_TRUE(write(store, {0, 6}));
+  fs::create_directory(store.folder() + "/step-0-7");
+  fs::create_directory(store.folder() + "/step-0-8");
+  std::ofstream(store.folder() + "/step-0-6/manifest.json") << "damaged";
+  ASSERT_TRUE(store.remove_incomplete({0, 8}));
+  EXPECT_FALSE(fs::exists(store.folder() + "/step-0-7"));
+  EXPECT_TRUE(fs::exists(store.folder() + "/step-0-8"));
+  EXPECT_TRUE(fs::exists(store.folder() + "/step-0-6")) << "for a person to look at";
+  EXPECT_EQ(labels_of(store), (std::vector<Label>{{0, 5}}));
 }
 
 TEST_F(DiskStoreTest, KeepsTheNewestCompleteStepsAndSweepsWhatIsOlder) {
