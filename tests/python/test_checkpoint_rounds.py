@@ -1,4 +1,4 @@
-"""A restart over several ranks: the same choice on all, deadlines that name who is missing, failures that all hear of."""
+"""A restart over several ranks: one choice on all, deadlines that name who is missing, failures that all hear of."""
 
 from __future__ import annotations
 

@@ -52,6 +52,14 @@ class Capturer:
         layout.fill_staged()
         return self._calls.capture(step, table, current_stream())
 
+    def make_room(self) -> None:
+        """Has the agent make room for the state as it is, so that the first step is captured already.
+
+        Raises:
+            CheckpointError: it has none now; it is asked again later.
+        """
+        self._walk(0)
+
     def forget(self) -> None:
         """The next capture walks through everything again."""
         self._layout = self._table = None

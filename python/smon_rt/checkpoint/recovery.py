@@ -62,6 +62,8 @@ class Recovery:
         self._calls = calls
         self._rounds = rounds
         self._topology = topology
+        #: Before steps are promised: has room made for them.
+        self.make_room: Callable[[], None] = lambda: None
         self.incarnation = newest_incarnation + 1
 
     def run(
@@ -144,6 +146,7 @@ class Recovery:
         return f"none of {len(failed)} copies could be restored; the last: {'; '.join(self._reasons)[:1000]}"
 
     def _go_on(self, next_step: int) -> None:
+        self.make_room()
         self._all("going on", lambda: self._calls.go_on(self.incarnation, next_step))
 
     def _all(self, what: str, action: Callable[[], Any]) -> None:

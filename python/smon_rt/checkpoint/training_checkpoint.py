@@ -67,6 +67,8 @@ class Checkpoint:
         self._last_failure = ""
         self._said: set[str] = set()
         self._hooks: Hooks | None = None
+        if recovery is not None:
+            recovery.make_room = self._make_room
         if calls is not None:
             self._hooks = Hooks(state.models, state.optimizers, self._before_update, self._iteration_ended)
 
@@ -174,6 +176,15 @@ class Checkpoint:
         except Exception:
             self._give_up("the job's ranks did not begin together")
             raise
+
+    def _make_room(self) -> None:
+        if self._capturer is not None:
+            try:
+                self._capturer.make_room()
+            except Exception as error:  # the job goes on: there may be room later
+                self._failures += 1
+                self._last_failure = str(error) if isinstance(error, CheckpointError) else words_of(error)
+                self._say(f"nothing is captured yet: {self._last_failure}", self._last_failure)
 
     def _give_up(self, reason: str) -> None:
         """Training goes on without checkpoints."""
