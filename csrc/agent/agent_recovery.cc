@@ -62,27 +62,31 @@ void NodeAgent::finish_check(const HashJob& job, bool is_intact) {
 }
 
 void NodeAgent::handle(const Sender& sender, const am::List& list) {
-  listings_.push_back({sender, list.owner, trainer_of(sender) != nullptr});
-  sender->pause();
-  answer_listings();
+  add_listing(sender, list.owner, trainer_of(sender) != nullptr);
 }
 
 void NodeAgent::handle(const Sender& sender, const am::VerifyRequest&) {
   hash_all_again();
-  listings_.push_back({sender, "", false});
+  add_listing(sender, "", false);
+}
+
+void NodeAgent::add_listing(const Sender& sender, const std::string& owner, bool waits_for_fence) {
+  listings_.push_back({sender, owner, waits_for_fence, false});
   sender->pause();
-  answer_listings();
+  with_disk_listing([this, sender] {
+    for (PendingListing& pending : listings_) pending.has_disk = pending.has_disk || pending.sender == sender;
+    answer_listings();
+  });
 }
 
 void NodeAgent::answer_listings() {
   if (running_hashes_ > 0 || listings_.empty()) return;
+  const auto is_ready = [this](const PendingListing& pending) {
+    return pending.has_disk && (!pending.waits_for_fence || protocol_.is_all_fenced());
+  };
   std::vector<PendingListing> answered;
-  for (const PendingListing& pending : listings_) {
-    if (!pending.waits_for_fence || protocol_.is_all_fenced()) answered.push_back(pending);
-  }
-  std::erase_if(listings_, [this](const PendingListing& pending) {
-    return !pending.waits_for_fence || protocol_.is_all_fenced();
-  });
+  std::ranges::copy_if(listings_, std::back_inserter(answered), is_ready);
+  std::erase_if(listings_, is_ready);
   for (const PendingListing& pending : answered) {
     pending.sender->send(listing(pending.owner));
     pending.sender->resume();
@@ -101,6 +105,7 @@ am::Listing NodeAgent::listing(const std::string& owner) const {
   for (const am::HeldCopy& copy : slots_.damaged()) {
     if (owner.empty() || copy.owner == owner) listing.copies.push_back(copy);
   }
+  add_disk_copies(owner, listing);
   for (am::HeldCopy& copy : listing.copies) {
     copy.is_tried = protocol_.tried().contains(copy.label);
     if (copy.is_tried && copy.reason.empty()) copy.reason = protocol_.tried().reason(copy.label);
@@ -120,7 +125,7 @@ void NodeAgent::handle(const Sender& sender, const am::Fetch& fetch) {
     fetch_from_memory(sender, fetch);
     return;
   }
-  reply(sender, Error{"no disk tier is on"});
+  fetch_from_disk(sender, fetch);
 }
 
 void NodeAgent::fetch_from_memory(const Sender& sender, const am::Fetch& fetch) {

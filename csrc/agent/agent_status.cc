@@ -33,6 +33,13 @@ void NodeAgent::handle(const Sender& sender, const am::StatusRequest&) {
   if (const auto dead = protocol_.last_dead()) status.last_skip = am::Dead{dead->label, dead->owner, dead->cause};
   status.hashed_bytes = hashed_bytes_;
   status.hash_ns = hash_ns_;
+  if (disk_ != nullptr) {
+    const DiskTierStatus disk = disk_->status(DiskTier::Clock::now());
+    if (disk.durable != kInitialState) status.durable = disk.durable;
+    status.disk_error = disk.error;
+    status.written_bytes = disk.written_bytes;
+    status.write_ns = disk.write_ns;
+  }
   status.is_fenced = protocol_.is_fenced();
   sender->send(status);
 }

@@ -150,16 +150,26 @@ void NodeAgent::handle(const Sender& sender, const am::Hello& hello) {
   }
   const bool is_new = !protocol_.knows(hello.owner);
   attach(sender, hello);
-  std::uint32_t incarnation = protocol_.incarnation();
+  open_disk(hello);
+  sender->pause();
+  with_disk_listing([this, sender, is_new] {
+    if (trainer_of(sender) != nullptr) welcome(sender, is_new);
+    sender->resume();
+  });
+}
+
+void NodeAgent::welcome(const Sender& sender, bool is_new) {
+  // What is on disk may be all that remembers an incarnation.
+  std::uint32_t incarnation = std::max(protocol_.incarnation(), newest_disk_incarnation());
   for (const TriedMarks::Mark& mark : protocol_.tried().all()) {
     // An agent that was started anew has heard of no incarnation: labels of marks must not be used again.
     incarnation = std::max(incarnation, mark.label.incarnation);
   }
   sender->send(am::Welcome{incarnation, ::getpid(), options_.version, is_new, find_orphans(folder_.path())});
   // One that lost its connection may have lost promises with it.
-  for (const OwnCopy& copy : protocol_.own_copies(hello.owner)) {
+  for (const OwnCopy& copy : protocol_.own_copies(sender->owner)) {
     if (copy.stage == Stage::kPromised) {
-      carry_out(PromiseMade{hello.owner, copy.label, copy.slot, trainers_[hello.owner].layout_epoch});
+      carry_out(PromiseMade{sender->owner, copy.label, copy.slot, trainers_[sender->owner].layout_epoch});
     }
   }
   tell_others();
@@ -185,7 +195,8 @@ void NodeAgent::attach(const Sender& sender, const am::Hello& hello) {
 
 void NodeAgent::trainer_ended(const std::string& owner) {
   const auto found = trainers_.find(owner);
-  if (found == trainers_.end() || found->second.process == nullptr) return;
+  // The word may be late, and of a process that another one has replaced.
+  if (found == trainers_.end() || found->second.process == nullptr || !found->second.process->has_ended()) return;
   log_.write(owner + ": process " + std::to_string(found->second.process->pid()) + " has ended");
   found->second.process.reset();
   protocol_.trainer_gone(owner);
@@ -282,7 +293,9 @@ void NodeAgent::carry_out(const SlotEnded& ended) {
   tell_others();
 }
 
-void NodeAgent::carry_out(const StepAgreed&) {}
+void NodeAgent::carry_out(const StepAgreed& agreed) {
+  write_to_disk(agreed.label);
+}
 
 void NodeAgent::carry_out(const StateTried& tried) {
   log_.write("step " + std::to_string(tried.label.step) + " of incarnation " + std::to_string(tried.label.incarnation) +

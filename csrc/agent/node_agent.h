@@ -12,6 +12,7 @@
 #include "agent/agent_lock.h"
 #include "agent/agent_log.h"
 #include "agent/connection.h"
+#include "agent/disk_tier.h"
 #include "agent/memory_budget.h"
 #include "agent/node_protocol.h"
 #include "agent/slot_store.h"
@@ -61,6 +62,7 @@ class NodeAgent final : public Connection::Handler {
     Sender sender;
     std::string owner;
     bool waits_for_fence = false;
+    bool has_disk = false;  // has listed, or not in time
   };
 
   // node_agent.cc
@@ -70,6 +72,7 @@ class NodeAgent final : public Connection::Handler {
   void handle(const Sender& sender, const agent_messages::Skipped& skipped);
   void handle(const Sender& sender, const agent_messages::Bye& bye);
   Result<void> check_hello(const Sender& sender, const agent_messages::Hello& hello) const;
+  void welcome(const Sender& sender, bool is_new);
   void attach(const Sender& sender, const agent_messages::Hello& hello);
   void trainer_ended(const std::string& owner);
   void hash_capture(HashJob job);
@@ -100,11 +103,22 @@ class NodeAgent final : public Connection::Handler {
   void handle(const Sender& sender, const agent_messages::GoOn& go_on);
   void handle(const Sender& sender, const agent_messages::Reject& reject);
   void handle(const Sender& sender, const agent_messages::VerifyRequest& verify);
+  void add_listing(const Sender& sender, const std::string& owner, bool waits_for_fence);
   void hash_all_again();
   void finish_check(const HashJob& job, bool is_intact);
   void answer_listings();
   agent_messages::Listing listing(const std::string& owner) const;
   void fetch_from_memory(const Sender& sender, const agent_messages::Fetch& fetch);
+
+  // agent_disk.cc
+  void open_disk(const agent_messages::Hello& hello);
+  void write_to_disk(Label label);
+  /// Refreshes disk_listing_ first, if the disk answers in time.
+  void with_disk_listing(std::function<void()> then);
+  std::uint32_t newest_disk_incarnation() const;
+  void add_disk_copies(const std::string& owner, agent_messages::Listing& listing) const;
+  void fetch_from_disk(const Sender& sender, const agent_messages::Fetch& fetch);
+  void reply_with_copy(const Sender& sender, const Result<std::shared_ptr<SlotMemory>>& loaded);
 
   // agent_status.cc
   void handle(const Sender& sender, const agent_messages::StatusRequest& request);
@@ -133,6 +147,11 @@ class NodeAgent final : public Connection::Handler {
   std::uint64_t hashed_bytes_ = 0;
   std::uint64_t hash_ns_ = 0;
   std::uint64_t budget_bytes_ = 0;
+
+  std::unique_ptr<DiskTier> disk_;
+  std::string disk_dir_;
+  std::uint64_t disk_every_ = 1;
+  DiskListing disk_listing_;
 
   // Last: their threads end before what their jobs use.
   WorkerPool capture_workers_;

@@ -10,7 +10,10 @@ from pathlib import Path
 
 from smon_rt._proto import agent_pb2
 
-AGENT = Path(__file__).parents[2] / "python" / "smon_rt" / "bin" / "smon-agent"
+#: Another build of it, with sanitizers, may be given.
+AGENT = Path(
+    os.environ.get("SMON_TEST_AGENT") or Path(__file__).parents[2] / "python" / "smon_rt" / "bin" / "smon-agent"
+)
 SLOT_MAGIC = 0x31544F4C534E4F4D
 CONTENT_OFFSET = 4096
 TIMEOUT_S = 20.0
@@ -125,9 +128,9 @@ class AgentTrainer:
         self.send(copied=agent_pb2.Copied(label=promise.label, slot=promise.slot, copy_ns=1, blocked_ns=1))
         return promise.label
 
-    def fetch(self, step: agent_pb2.Label) -> tuple[bytes, str]:
+    def fetch(self, step: agent_pb2.Label, tier: agent_pb2.Tier = agent_pb2.TIER_MEMORY) -> tuple[bytes, str]:
         """The content, or why it is refused."""
-        reply, fds = self.ask(fetch=agent_pb2.Fetch(owner=self.owner, label=step, tier=agent_pb2.TIER_MEMORY))
+        reply, fds = self.ask(fetch=agent_pb2.Fetch(owner=self.owner, label=step, tier=tier))
         if not reply.HasField("fetched"):
             return b"", reply.refused.reason
         content = os.pread(fds[0], reply.fetched.content_bytes, CONTENT_OFFSET)

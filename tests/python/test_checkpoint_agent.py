@@ -27,7 +27,7 @@ class Agent:
     def __init__(self, folder: Path, run_id: str = "run", ttl_s: int = 60) -> None:
         self.folder = folder
         self.process = subprocess.Popen(
-            [AGENT, "--folder", folder, "--run-id", run_id, "--ttl-s", str(ttl_s)], stderr=subprocess.PIPE, text=True
+            [AGENT, "--folder", folder, "--run-id", run_id, "--ttl-s", str(ttl_s)], text=True
         )
         self.wait_until(lambda: (folder / "agent.sock").exists() and self.answers())
 
@@ -325,6 +325,41 @@ def test_bytes_that_are_no_message_are_refused_and_change_nothing(agent: Agent) 
     trainer.close()
 
 
+def test_an_agreed_step_comes_back_from_disk_when_all_memory_is_lost(agent: Agent, tmp_path: Path) -> None:
+    disk = {"disk_dir": str(tmp_path / "disk"), "disk_every": 2, "disk_keep": 1}
+    first = AgentTrainer(agent.folder)
+    first.hello(**disk)
+    first.fence(3)
+    first.list()
+    first.pin(label(0, 0))
+    first.reserve(CONTENT_BYTES)
+    first.go_on(1)
+    for step in (1, 2, 3):
+        first.capture(state(step))
+        wait_for_agreed(agent, first, label(3, step))
+    agent.wait_until(lambda: first.status().durable == label(3, 2))
+    first.close()
+    agent.kill()
+
+    anew = Agent(agent.folder)
+    second = AgentTrainer(agent.folder)
+    assert second.hello("second", **disk).welcome.incarnation == 3
+    second.fence(4)
+    (copy,) = second.list()
+    assert (copy.label, copy.tier) == (label(3, 2), agent_pb2.TIER_DISK)
+    second.pin(copy.label)
+    assert second.fetch(copy.label, agent_pb2.TIER_DISK) == (state(2), "")
+    (file,) = (tmp_path / "disk").rglob("*.safetensors")
+    damaged = bytearray(file.read_bytes())
+    damaged[4_500_000] ^= 1
+    file.write_bytes(damaged)
+    content, reason = second.fetch(copy.label, agent_pb2.TIER_DISK)
+    assert content == b""
+    assert reason
+    second.close()
+    anew.kill()
+
+
 def test_a_second_agent_of_a_folder_ends_at_once(agent: Agent) -> None:
     command = [str(AGENT), "--detach", "--folder", str(agent.folder), "--run-id", "run"]
     assert subprocess.run(command, timeout=60).returncode == 0
@@ -356,14 +391,19 @@ def test_an_agent_ends_when_all_ranks_have_said_bye(agent: Agent) -> None:
 
 
 def test_a_signal_ends_an_agent_tidily(agent: Agent) -> None:
+    trainer = AgentTrainer(agent.folder)
+    trainer.begin(CONTENT_BYTES)
+    trainer.capture(state(1))
     agent.process.terminate()
     assert agent.process.wait(TIMEOUT_S) == 0
     assert "ends: signal 15" in agent.log()
+    trainer.close()
 
 
 def test_a_job_hears_of_agents_whose_jobs_are_gone(folder: Path, agent: Agent) -> None:
     orphan = Agent(folder.parent / "gone", run_id="gone run")
     trainer = AgentTrainer(folder)
+    agent.wait_until(lambda: len(trainer.hello().welcome.orphans) == 1)
     (found,) = trainer.hello().welcome.orphans
     assert (found.run_id, found.pid) == ("gone run", orphan.process.pid)
     orphan.kill()
