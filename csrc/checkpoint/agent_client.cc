@@ -36,7 +36,12 @@ struct Pending {
 }  // namespace
 
 AgentClient::AgentClient(AgentClientOptions options, Events& events)
-    : options_(std::move(options)), events_(events), wake_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {}
+    : options_([&] {
+        options.hello.protocol = agent_messages::kProtocol;
+        return std::move(options);
+      }()),
+      events_(events),
+      wake_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {}
 
 bool AgentClient::is_connected() const {
   const std::lock_guard lock(mutex_);

@@ -36,7 +36,7 @@ enum class SkipCause : std::uint8_t {
 // ---- trainer, or tool, to agent
 
 struct Hello {
-  std::uint32_t protocol = kProtocol;
+  std::uint32_t protocol = 0;
   std::string run_id;
   std::int32_t rank = 0;
   std::int32_t world_size = 0;
