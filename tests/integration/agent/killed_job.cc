@@ -40,6 +40,7 @@ void KilledJob::start() {
   }
   store_->incarnation = 0;
   store_->has_gone_on = false;
+  store_->is_killing = false;
   for (std::size_t rank = 0; rank < kRanks; ++rank) {
     store_->at[rank] = 0;
     const pid_t pid = ::fork();
@@ -62,6 +63,7 @@ bool KilledJob::run_and_kill() {
   std::this_thread::sleep_for(std::chrono::microseconds(random_() % 40000));
   // The launcher kills the others a little later.
   std::shuffle(trainers_.begin(), trainers_.end(), random_);
+  store_->is_killing = true;
   ::kill(trainers_[0], SIGKILL);
   std::this_thread::sleep_for(std::chrono::microseconds(random_() % 3000));
   for (const pid_t pid : trainers_) {

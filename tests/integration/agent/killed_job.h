@@ -28,6 +28,7 @@ class KilledJob {
     std::atomic<std::uint64_t> list_steps[kRanks][8];
     std::atomic<std::uint64_t> at[kRanks];  // the last step that a rank ended
     std::atomic<bool> has_gone_on;
+    std::atomic<bool> is_killing;  // the first of them may be dead
     // Over all attempts.
     std::atomic<std::uint64_t> agreed_step;
     std::atomic<std::uint32_t> agreed_incarnation;

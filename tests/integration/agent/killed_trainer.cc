@@ -52,6 +52,10 @@ class Trainer {
   }
 
   void expect(smon_result result, const char* what) {
+    if (result != SMON_OK && store_.is_killing) {
+      // Another rank is dead already: the agent refuses to go on without it.
+      ::_exit(1);
+    }
     if (result != SMON_OK) {
       fail(std::string(what) + ": " + smon_last_error());
     }
