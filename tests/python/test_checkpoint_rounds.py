@@ -94,7 +94,7 @@ def test_when_one_rank_cannot_fetch_a_step_all_restore_the_one_before() -> None:
         state = TrainingState([models[rounds.rank]], [], {}, None)
         ckpt = attach_to(StandIn(), state)  # only for its topology, which is of a world of one
         agent = agents[rounds.rank]
-        options: OpenOptions = options_for(ckpt._capturer._calls.options.topology)  # type: ignore[union-attr,attr-defined]
+        options: OpenOptions = options_for(ckpt._capturer._calls.options.topology)  # type: ignore[union-attr]
         ckpt = open_checkpoint(state, 1, rounds, agent, PythonTable, options)
         return ckpt, ckpt.restore()
 
