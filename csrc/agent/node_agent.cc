@@ -59,7 +59,7 @@ NodeAgent::NodeAgent(asio::io_context& io, NodeAgentOptions options, const Agent
       timer_(io),
       protocol_(NodeProtocolOptions{}),
       idle_since_s_(monotonic_s()),
-      capture_workers_(worker_count(), WorkerPriority::kIdle),
+      capture_workers_(worker_count(), WorkerPriority::kBackground),
       recovery_workers_(2 * worker_count(), WorkerPriority::kNormal) {
   for (const TriedMarks::Mark& mark : tried_file_.read()) protocol_.restore_mark(mark.label, mark.reason);
   tell_others();

@@ -32,6 +32,7 @@ void NodeProtocol::attach(const RankSpec& spec) {
   rank.spec = spec;
   rank.spec.every = std::max<std::uint64_t>(spec.every, 1);
   rank.state = RankState::kNew;
+  rank.has_room = false;
   rank.is_done = false;
   world_size_ = std::max<std::size_t>(spec.world_size, 1);
   local_rank_count_ = std::clamp<std::size_t>(spec.local_rank_count, 1, world_size_);
@@ -63,6 +64,7 @@ Result<std::vector<std::uint32_t>> NodeProtocol::reserve(std::string_view owner,
   if (rank == nullptr) {
     return Error{"no hello came from " + std::string(owner) + ": nothing is reserved for it"};
   }
+  rank->has_room = true;
   return rank->slots.reserve(layout_epoch, content_bytes, rank->spec.own_slots);
 }
 
@@ -79,6 +81,7 @@ Result<void> NodeProtocol::adopt(std::string_view owner, std::uint32_t layout_ep
     }
   }
   rank->state = RankState::kAdopted;
+  rank->has_room = true;
   return {};
 }
 
@@ -200,7 +203,7 @@ std::vector<Effect> NodeProtocol::advance() {
 
 std::optional<PromiseMade> NodeProtocol::promise(std::string_view owner) {
   Rank* const rank = find(owner);
-  if (rank == nullptr || rank->state != RankState::kRunning) {
+  if (rank == nullptr || rank->state != RankState::kRunning || !rank->has_room) {
     return std::nullopt;
   }
   const std::uint64_t every = rank->spec.every;

@@ -179,6 +179,7 @@ class NodeProtocol {
     RankSpec spec;
     RankState state = RankState::kNew;
     bool is_done = false;         // said bye
+    bool has_room = false;        // reserved by this trainer, not only by one before it
     std::uint64_t next_step = 0;  // the first that it has not reported
     SlotTable slots;
   };

@@ -1,7 +1,7 @@
 #include "agent/worker_pool.h"
 
 #include <pthread.h>
-#include <sched.h>
+#include <sys/resource.h>
 
 #include <csignal>
 #include <utility>
@@ -15,13 +15,14 @@ WorkerPool::WorkerPool(std::size_t thread_count, WorkerPriority priority) {
   ::sigfillset(&all);
   ::pthread_sigmask(SIG_SETMASK, &all, &before);
   for (std::size_t i = 0; i < thread_count; ++i) {
-    threads_.emplace_back([this] { run(); });
+    threads_.emplace_back([this, priority] {
+      // A tenth of a processor that others want too. Not SCHED_IDLE: where all are busy it would get nothing, no step
+      // would ever be captured, and a restart would wait for what is queued. Of 0 the kernel makes the calling thread.
+      if (priority == WorkerPriority::kBackground) ::setpriority(PRIO_PROCESS, 0, 10);
+      run();
+    });
     ::pthread_setname_np(threads_.back().native_handle(),
-                         priority == WorkerPriority::kIdle ? "smon-idle" : "smon-work");
-    if (priority == WorkerPriority::kIdle) {
-      const sched_param none{};
-      ::pthread_setschedparam(threads_.back().native_handle(), SCHED_IDLE, &none);
-    }
+                         priority == WorkerPriority::kBackground ? "smon-back" : "smon-work");
   }
   ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
 }

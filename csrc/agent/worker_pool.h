@@ -12,7 +12,7 @@ namespace smon_rt {
 
 enum class WorkerPriority {
   kNormal,
-  kIdle  // only where nothing else wants the processor
+  kBackground  // gives way where others want the processor, and still gets on
 };
 
 /// A few threads that do jobs, in the order in which they came. Jobs that throw end the program: none should.

@@ -93,6 +93,17 @@ TEST(NodeProtocolRestart, NothingIsFreedFromTheFenceToGoingOn) {
   EXPECT_TRUE(node->fetch("a", {1, 1}).value().has_value());
 }
 
+TEST(NodeProtocolRestart, NothingIsPromisedIntoSlotsThatOnlyAnEarlierTrainerHas) {
+  ProtocolNode node(1);
+  ASSERT_TRUE(node.restart(1, kInitialState));
+  node->trainer_gone("a");
+  node->attach({"a", 1, 1, 1, 2});
+  ASSERT_TRUE(node->fence("a", 2) && node->pin("a", kInitialState, {}) && node->go_on("a", 2, 1));
+  EXPECT_TRUE(effects_of<PromiseMade>(node.advance()).empty()) << "it cannot write there: each would be a skipped step";
+  ASSERT_TRUE(node->reserve("a", 1, 4096));
+  EXPECT_EQ(effects_of<PromiseMade>(node.advance()).size(), 1U);
+}
+
 TEST(NodeProtocolRestart, ATrainersDeathOnTheWayEndsTheRecovery) {
   ProtocolNode node(2);
   ASSERT_TRUE(node.restart(1, kInitialState));
