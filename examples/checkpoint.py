@@ -1,5 +1,6 @@
 """Training that goes on after a process was killed, from a checkpoint in memory that is as old as one step.
 
+export TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1  # gloo of torch 2.15 never connects again in the store that torchrun shares
 torchrun --nproc-per-node 4 --max-restarts 3 examples/checkpoint.py --kill-rank 2 --kill-step 20
 """
 
@@ -32,7 +33,9 @@ model = torch.nn.Sequential(
     torch.nn.TransformerEncoder(layer, 2, enable_nested_tensor=False),
     torch.nn.Linear(64, 100),
 )
-model = DistributedDataParallel(model)
+# DDP puts gradients into other buckets after its first step, and after a restart again: sums in another order, so other
+# last bits. It leaves them where they are if it has to look for parameters without a gradient.
+model = DistributedDataParallel(model, find_unused_parameters=True)
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
 scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, args.steps)
 torch.manual_seed(1 + rank)  # of dropout and data, each rank its own
