@@ -81,7 +81,9 @@ VARIABLES: tuple[Variable, ...] = (
         "XDG_RUNTIME_DIR, else /tmp",
         "where the checkpoint agent of a node has its folder; not on a file system that other nodes see",
     ),
-    Variable("SMON_RT_NODE", "none", "tells checkpoint agents apart where one machine plays several nodes, as in tests"),
+    Variable(
+        "SMON_RT_NODE", "none", "tells checkpoint agents apart where one machine plays several nodes, as in tests"
+    ),
     Variable("RANK, WORLD_SIZE, LOCAL_RANK", "0, 1, 0", "of this process, as torchrun sets them"),
     Variable(
         "LOCAL_WORLD_SIZE", "1", "processes of the job on this machine, which share its memory (`smon_rt.gc.plan`)"

@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -326,7 +327,7 @@ def test_bytes_that_are_no_message_are_refused_and_change_nothing(agent: Agent) 
 
 
 def test_an_agreed_step_comes_back_from_disk_when_all_memory_is_lost(agent: Agent, tmp_path: Path) -> None:
-    disk = {"disk_dir": str(tmp_path / "disk"), "disk_every": 2, "disk_keep": 1}
+    disk: dict[str, Any] = {"disk_dir": str(tmp_path / "disk"), "disk_every": 2, "disk_keep": 1}
     first = AgentTrainer(agent.folder)
     first.hello(**disk)
     first.fence(3)
