@@ -54,8 +54,16 @@ FOREIGN_HEADERS: tuple[tuple[str, re.Pattern[str], frozenset[str]], ...] = (
 #: What a training process must not pay for when it imports smon_rt, and what recording never loads.
 HEAVY_MODULES = (
     *("smon_rt._analysis", "smon_rt._proto", "smon_rt._runtime", "smon_rt.check_gpu"),
-    *("smon_rt.analysis", "smon_rt.cli", "smon_rt.export", "smon_rt.report", "smon_rt.synth", "smon_rt.trace"),
-    *("click", "fsspec", "google.protobuf", "numpy", "pandas", "plotly", "pyarrow", "rich", "torch", "yaml"),
+    *(
+        "smon_rt.analysis",
+        "smon_rt.checkpoint_tools",
+        "smon_rt.cli",
+        "smon_rt.export",
+        "smon_rt.report",
+        "smon_rt.synth",
+        "smon_rt.trace",
+    ),
+    *("click", "fsspec", "google.protobuf", "numpy", "pandas", "plotly", "pyarrow", "rich", "torch", "xxhash", "yaml"),
 )
 
 
@@ -101,6 +109,12 @@ PYTHON_RULES: tuple[PythonRule, ...] = (
         reason="the command line calls the library, never the reverse",
     ),
     PythonRule(
+        ("checkpoint_tools/**/*.py",),
+        ("smon_rt._runtime", "smon_rt.checkpoint", "smon_rt.cli", "smon_rt.integrations", "click", "torch"),
+        at_import=False,
+        reason="tools read what agents hold beside the job, without torch or the recorder",
+    ),
+    PythonRule(
         ("export/**/*.py", "trace/**/*.py"),
         ("smon_rt._analysis",),
         at_import=False,
@@ -132,7 +146,10 @@ PYTHON_RULES: tuple[PythonRule, ...] = (
             *("bench.py", "run.py"),
             *("integrations/**/*.py", "gc/**/*.py", "checkpoint/**/*.py", "_memory.py"),
         ),
-        ("smon_rt._analysis", "smon_rt.analysis", "smon_rt.report", "smon_rt.synth", "smon_rt.cli"),
+        (
+            *("smon_rt._analysis", "smon_rt.analysis", "smon_rt.checkpoint_tools"),
+            *("smon_rt.report", "smon_rt.synth", "smon_rt.cli"),
+        ),
         at_import=False,
         reason="recording never loads the analysis",
     ),

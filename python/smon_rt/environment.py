@@ -105,6 +105,11 @@ def log_level() -> LogLevel:
     return LogLevel.__members__.get(word, LogLevel.WARNING)
 
 
+def agent_base() -> str:
+    """Below which folder agents have theirs, as the C interface finds it where a job names none."""
+    return os.environ.get("SMON_RT_AGENT_DIR") or os.environ.get("XDG_RUNTIME_DIR") or "/tmp"
+
+
 def verdict_within_s() -> float:
     """Seconds of SMON_RT_VERDICT_WITHIN_S; what is no number from 0 on means the default, as with SMON_RT_LOG."""
     try:

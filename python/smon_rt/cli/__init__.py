@@ -36,6 +36,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "analyze": ("smon_rt.cli.analyze:command", "Say what a job loses to stragglers, and where."),
     "bench": ("smon_rt.cli.bench:command", "Say what recording adds to a training step of your own."),
     "check-gpu": ("smon_rt.cli.check_gpu:command", "Say whether recording works on this machine's GPU."),
+    "ckpt": ("smon_rt.cli.ckpt:command", "Say what checkpoints there are; verify and export them."),
     "diff": ("smon_rt.cli.diff:command", "Say what changed between two traces."),
     "export": ("smon_rt.cli.export:command", "Convert a trace: perfetto, chrome, parquet, csv."),
     "info": ("smon_rt.cli.info:command", "Say what is in a trace, and what is missing from it."),
