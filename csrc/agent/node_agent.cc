@@ -165,8 +165,9 @@ void NodeAgent::welcome(const Sender& sender, bool is_new) {
     // An agent that was started anew has heard of no incarnation: labels of marks must not be used again.
     incarnation = std::max(incarnation, mark.label.incarnation);
   }
+  trainers_[sender->owner].is_welcomed = true;
   sender->send(am::Welcome{incarnation, ::getpid(), options_.version, is_new, find_orphans(folder_.path())});
-  // One that lost its connection may have lost promises with it.
+  // It has lost those of an earlier connection, and was sent none before its welcome.
   for (const OwnCopy& copy : protocol_.own_copies(sender->owner)) {
     if (copy.stage == Stage::kPromised) {
       carry_out(PromiseMade{sender->owner, copy.label, copy.slot, trainers_[sender->owner].layout_epoch});
@@ -182,10 +183,14 @@ void NodeAgent::attach(const Sender& sender, const am::Hello& hello) {
   if (trainer.process != nullptr && trainer.process->has_ended()) trainer_ended(hello.owner);
   if (trainer.is_connected() && trainer.connection != sender) trainer.connection->close();
   sender->owner = hello.owner;
+  trainer.is_welcomed = false;
   trainer.connection = sender;
   trainer.hello = hello;
   if (hello.agent_ttl_s > 0) options_.ttl_s = hello.agent_ttl_s;
-  if (is_same) return;  // it lost its connection only
+  if (is_same) {
+    protocol_.reconnected(hello.owner);
+    return;
+  }
   log_.write(hello.owner + ": rank " + std::to_string(hello.rank) + " of " + std::to_string(hello.world_size) +
              ", process " + std::to_string(pid) + ", attempt " + hello.attempt);
   trainer.process = std::make_unique<ProcessWatch>(io_, pid, [this, owner = hello.owner] { trainer_ended(owner); });
@@ -277,14 +282,15 @@ void NodeAgent::advance() {
 void NodeAgent::carry_out(const PromiseMade& made) {
   const auto found = trainers_.find(made.owner);
   if (found == trainers_.end() || slots_.find(made.owner, made.slot) == nullptr) return;
-  if (found->second.is_connected()) {
+  if (found->second.is_connected() && found->second.is_welcomed) {
     found->second.connection->send(am::Promise{made.label, made.slot, made.layout_epoch});
   }
 }
 
 void NodeAgent::carry_out(const StepDead& dead) {
   for (auto& [owner, trainer] : trainers_) {
-    if (trainer.is_connected()) trainer.connection->send(am::Dead{dead.label, dead.owner, dead.cause});
+    if (trainer.is_connected() && trainer.is_welcomed)
+      trainer.connection->send(am::Dead{dead.label, dead.owner, dead.cause});
   }
 }
 

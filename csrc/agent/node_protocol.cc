@@ -38,6 +38,18 @@ void NodeProtocol::attach(const RankSpec& spec) {
   local_rank_count_ = std::clamp<std::size_t>(spec.local_rank_count, 1, world_size_);
 }
 
+void NodeProtocol::reconnected(std::string_view owner) {
+  const Rank* const rank = find(owner);
+  if (rank == nullptr) {
+    return;
+  }
+  for (const OwnCopy& copy : rank->slots.copies()) {
+    if (copy.stage == Stage::kWriting) {
+      add_dead({copy.label, rank->spec.owner, SkipCause::kFailed});
+    }
+  }
+}
+
 void NodeProtocol::trainer_gone(std::string_view owner) {
   Rank* const rank = find(owner);
   if (rank == nullptr || rank->state == RankState::kGone) {

@@ -86,6 +86,8 @@ class NodeProtocol {
   /// A trainer is here. Whatever an earlier one of this owner had under way is given up, the slots with it unless
   /// trainer_gone() was said of it.
   void attach(const RankSpec& spec);
+  /// The same trainer, anew: what it had under way it has given up, and what it said of that may be lost.
+  void reconnected(std::string_view owner);
   /// Its process is known to be dead: what it had not copied is given up.
   void trainer_gone(std::string_view owner);
   /// Nothing of it is needed any more. True: that was the last one.

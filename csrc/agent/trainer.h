@@ -39,6 +39,7 @@ class ProcessWatch {
 struct Trainer {
   agent_messages::Hello hello;
   std::shared_ptr<Connection> connection;  // the newest; perhaps closed
+  bool is_welcomed = false;                // there: nothing comes to a trainer before its welcome
   std::unique_ptr<ProcessWatch> process;   // none once it has ended
   std::uint32_t layout_epoch = 0;
   std::uint64_t captures = 0;

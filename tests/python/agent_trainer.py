@@ -34,9 +34,20 @@ class AgentTrainer:
         self.slots: dict[int, mmap.mmap] = {}
         self.slot_fds: dict[int, int] = {}
         self.unasked: list[agent_pb2.AgentMessage] = []
-        self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self.socket.settimeout(TIMEOUT_S)
-        self.socket.connect(str(folder / "agent.sock"))
+        self._folder = folder
+        self.socket = self._connect()
+
+    def _connect(self) -> socket.socket:
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        connection.settimeout(TIMEOUT_S)
+        connection.connect(str(self._folder / "agent.sock"))
+        return connection
+
+    def connect_anew(self) -> None:
+        """After its connection was lost: what was on its way is lost with it."""
+        self.socket.close()
+        self.unasked.clear()
+        self.socket = self._connect()
 
     def close(self) -> None:
         self.socket.close()

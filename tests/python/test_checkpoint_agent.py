@@ -247,6 +247,22 @@ def test_an_agent_that_is_killed_gets_its_slots_back_from_the_trainer(agent: Age
     anew.kill()
 
 
+def test_a_trainer_that_loses_its_connection_while_it_writes_goes_on(agent: Agent) -> None:
+    trainer = AgentTrainer(agent.folder)
+    trainer.begin(CONTENT_BYTES)
+    wait_for_agreed(agent, trainer, trainer.capture(state(1)))
+    for step in (2, 4, 6):  # each time the slot would be lost, if nobody gave it back
+        promise = trainer.next_promise()
+        assert promise.label == label(1, step)
+        trainer.send(began=agent_pb2.Began(label=promise.label, slot=promise.slot))
+        trainer.status()  # the agent has heard of it
+        trainer.connect_anew()
+        assert not trainer.hello().welcome.is_new
+        wait_for_agreed(agent, trainer, trainer.capture(state(step + 1)))
+    assert trainer.status().last_skip.label == label(1, 6)
+    trainer.close()
+
+
 def test_foreign_descriptors_are_not_adopted(agent: Agent) -> None:
     trainer = AgentTrainer(agent.folder)
     trainer.hello()
