@@ -25,8 +25,9 @@ struct NodeProtocolOptions {
   /// Replicas that this node keeps of each rank whose holder it is. 0: no holders, agreed means captured by all.
   std::size_t replica_slots = 0;
   /// A state that was gone on from so often without a newer one becoming agreed counts as tried: else a job would start
-  /// again and again from a state that it cannot go on from. More than the restarts that other causes explain.
-  std::uint32_t max_loads = 10;
+  /// again and again from a state that it cannot go on from. Many, since it may be the only one, and a good one: a job
+  /// that is killed for other reasons each time before its first capture must not lose it. reject() is the quick way.
+  std::uint32_t max_loads = 100;
 };
 
 /// What a trainer says of itself when it comes.
