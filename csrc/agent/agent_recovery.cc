@@ -11,10 +11,6 @@ namespace {
 
 namespace am = agent_messages;
 
-std::string text(Label label) {
-  return "step " + std::to_string(label.step) + " of incarnation " + std::to_string(label.incarnation);
-}
-
 }  // namespace
 
 void NodeAgent::handle(const Sender& sender, const am::Fence& fence) {
@@ -53,7 +49,7 @@ void NodeAgent::finish_check(const HashJob& job, bool is_intact) {
   const bool is_there =
       held != nullptr && held->memory == job.memory && std::ranges::find(copies, expected) != copies.end();
   if (is_there && !is_intact) {
-    log_.write(job.owner + ": " + text(job.label) + " has changed since it was captured: not used");
+    log_.write(job.owner + ": " + to_text(job.label) + " has changed since it was captured: not used");
     slots_.add_damaged(job.owner, *held, "its bytes have changed since it was captured");
     protocol_.damaged(job.owner, job.label, job.slot, am::SkipCause::kFailed);
     advance();
@@ -145,11 +141,11 @@ void NodeAgent::fetch_from_memory(const Sender& sender, const am::Fetch& fetch) 
   }
   const HeldSlot* const held = slot ? slots_.find(fetch.owner, *slot) : nullptr;
   if (held == nullptr || !held->captured) {
-    reply(sender, Error{"no copy of " + text(fetch.label) + " of " + fetch.owner + " is in memory here"});
+    reply(sender, Error{"no copy of " + to_text(fetch.label) + " of " + fetch.owner + " is in memory here"});
     return;
   }
   if (trainer != nullptr && trainer->hello.topology != held->captured->topology) {
-    reply(sender, Error{text(fetch.label) + " of " + fetch.owner + " is of another job's shape: it has '" +
+    reply(sender, Error{to_text(fetch.label) + " of " + fetch.owner + " is of another job's shape: it has '" +
                         held->captured->topology + "', this trainer '" + trainer->hello.topology + "'"});
     return;
   }

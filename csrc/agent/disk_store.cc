@@ -207,8 +207,7 @@ Result<std::shared_ptr<SlotMemory>> DiskStore::load(const std::string& owner, La
     const auto shard = std::ranges::find(manifest.shards, owner, &DiskShard::owner);
     if (shard != manifest.shards.end()) return load_shard(step_path(label) + "/" + shard->file, manifest, *shard);
   }
-  return Error{"checkpoints on disk: " + folder_ + " has no complete copy of " + owner + "'s step " +
-               std::to_string(label.step) + " of incarnation " + std::to_string(label.incarnation)};
+  return Error{"checkpoints on disk: " + folder_ + " has no complete copy of " + owner + "'s " + to_text(label)};
 }
 
 Result<void> DiskStore::verify(const DiskManifest& manifest, const DiskShard& shard) const {

@@ -304,8 +304,7 @@ void NodeAgent::carry_out(const StepAgreed& agreed) {
 }
 
 void NodeAgent::carry_out(const StateTried& tried) {
-  log_.write("step " + std::to_string(tried.label.step) + " of incarnation " + std::to_string(tried.label.incarnation) +
-             " is not used again: " + tried.reason);
+  log_.write(to_text(tried.label) + " is not used again: " + tried.reason);
   if (auto added = tried_file_.add(tried.label, tried.reason); !added) log_.write(added.error().message);
 }
 

@@ -14,10 +14,6 @@ constexpr std::size_t kMaxDeadSteps = 4096;
 // Of those that a rank passed without a word: more than anyone has slots for.
 constexpr std::uint64_t kMaxSilentSkips = 16;
 
-bool is_under_way(const OwnCopy& copy) {
-  return copy.stage < Stage::kCopied;
-}
-
 }  // namespace
 
 NodeProtocol::NodeProtocol(NodeProtocolOptions options) : options_(options), tried_(options.max_loads) {}

@@ -5,14 +5,6 @@
 #include "agent/node_protocol.h"
 
 namespace smon_rt {
-namespace {
-
-std::string text(Label label) {
-  return "step " + std::to_string(label.step) + " of incarnation " + std::to_string(label.incarnation);
-}
-
-}  // namespace
-
 Result<void> NodeProtocol::fence(std::string_view owner, std::uint32_t incarnation) {
   Rank* const rank = find(owner);
   if (rank == nullptr) {
@@ -38,7 +30,6 @@ void NodeProtocol::begin_recovery(std::uint32_t incarnation, const Rank& by) {
   dead_.clear();
   hear_interruption();
   std::erase_if(heard_, [this](const auto& entry) { return entry.second.incarnation < incarnation_; });
-  const auto is_under_way = [](const OwnCopy& copy) { return copy.stage < Stage::kCopied; };
   for (auto& [owner, rank] : ranks_) {
     if (&rank == &by) {
       rank.slots.drop_if(is_under_way);
@@ -61,7 +52,7 @@ Result<void> NodeProtocol::pin(std::string_view owner, Label label, std::span<co
   const Rank* const rank = find(owner);
   if (rank == nullptr || rank->state != RankState::kFenced || !is_all_fenced()) {
     return Error{"not all ranks of this node are fenced in incarnation " + std::to_string(incarnation_) + ": " +
-                 text(label) + " is not pinned"};
+                 to_text(label) + " is not pinned"};
   }
   pinned_ = label;
   kept_.clear();
@@ -73,7 +64,7 @@ Result<void> NodeProtocol::pin(std::string_view owner, Label label, std::span<co
 Result<std::optional<std::uint32_t>> NodeProtocol::fetch(std::string_view owner, Label label) const {
   const Rank* const rank = find(owner);
   if (rank == nullptr || rank->state != RankState::kFenced || !is_choice_known_ || pinned_ != label) {
-    return Error{text(label) + " is not pinned, and may be gone at any moment"};
+    return Error{to_text(label) + " is not pinned, and may be gone at any moment"};
   }
   const std::optional<OwnCopy> copy = rank->slots.find(label);
   return copy && copy->stage == Stage::kCaptured ? std::optional(copy->slot) : std::nullopt;

@@ -27,6 +27,11 @@ struct OwnCopy {
   friend bool operator==(const OwnCopy&, const OwnCopy&) = default;
 };
 
+/// Its trainer has yet to finish it.
+inline bool is_under_way(const OwnCopy& copy) {
+  return copy.stage < Stage::kCopied;
+}
+
 /// The slots of one owner and the copies in them. Slots are numbered from 0 and a number is never used twice: what
 /// comes late of a slot that is gone finds nothing.
 ///

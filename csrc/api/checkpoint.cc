@@ -17,6 +17,7 @@
 #include <utility>
 #include <vector>
 
+#include "api/c_interface.h"
 #include "api/environment.h"
 #include "api/gpu.h"
 #include "api/runtime.h"
@@ -45,15 +46,6 @@ smon_result fail(const std::string& message, smon_result result = SMON_UNAVAILAB
   return Runtime::get().fail(result, message);
 }
 
-template <typename Function>
-smon_result guarded(Function&& function) noexcept {
-  try {
-    return function();
-  } catch (...) {  // no memory
-    return SMON_UNAVAILABLE;
-  }
-}
-
 smon_result to_result(const Result<void>& result) {
   return result ? SMON_OK : fail(result.error().message);
 }
@@ -61,7 +53,7 @@ smon_result to_result(const Result<void>& result) {
 /// Calls function(checkpoint) if there is one, of this process.
 template <typename Function>
 smon_result with(const smon_checkpoint* handle, Function&& function) noexcept {
-  return guarded([&]() -> smon_result {
+  return guarded_result([&]() -> smon_result {
     if (handle == nullptr) return fail("smon_checkpoint: NULL", SMON_INVALID_ARGUMENT);
     if (handle->fork_count != fork_count()) return SMON_NOT_STARTED;
     return function(*handle->checkpoint);
@@ -78,13 +70,6 @@ Label to_label(const smon_label& label) {
 
 smon_label from_label(const Label& label) {
   return {label.incarnation, label.step};
-}
-
-template <std::size_t kSize>
-void set_text(char (&to)[kSize], const std::string& text) {
-  const std::size_t length = std::min(text.size(), kSize - 1);
-  std::memcpy(to, text.data(), length);
-  to[length] = '\0';
 }
 
 /// In python/smon_rt/bin of a wheel, whose library is in python/smon_rt/lib; else beside the library.
@@ -165,9 +150,9 @@ void fill_copy(smon_checkpoint_copy& to, const agent_messages::HeldCopy& from) {
   to.is_tried = from.is_tried ? 1 : 0;
   to.content_bytes = from.content_bytes;
   to.content_hash = from.content_hash;
-  set_text(to.owner, from.owner);
-  set_text(to.topology, from.topology);
-  set_text(to.reason, from.reason);
+  copy_text(to.owner, from.owner);
+  copy_text(to.topology, from.topology);
+  copy_text(to.reason, from.reason);
 }
 
 void fill_status(smon_checkpoint_status& to, const CheckpointStatus& from) {
@@ -189,9 +174,9 @@ void fill_status(smon_checkpoint_status& to, const CheckpointStatus& from) {
   to.last_blocked_ns = from.last_blocked_ns;
   to.gpu_wait_ns = from.gpu_wait_ns;
   to.job_skips = from.job_skips;
-  set_text(to.last_skip, from.last_skip);
-  set_text(to.error, from.error);
-  set_text(to.agent, from.agent);
+  copy_text(to.last_skip, from.last_skip);
+  copy_text(to.error, from.error);
+  copy_text(to.agent, from.agent);
 }
 
 static_assert(SMON_CAPTURE_BEGUN == static_cast<int>(CaptureResult::kBegun));
@@ -203,7 +188,7 @@ static_assert(SMON_CAPTURE_SKIPPED == static_cast<int>(CaptureResult::kSkipped))
 
 using smon_rt::Checkpoint;
 using smon_rt::fail;
-using smon_rt::guarded;
+using smon_rt::guarded_result;
 using smon_rt::to_result;
 using smon_rt::usable;
 using smon_rt::with;
@@ -225,7 +210,7 @@ void smon_checkpoint_config_init(smon_checkpoint_config* config) {
 
 smon_result smon_checkpoint_open(const smon_checkpoint_config* config, smon_checkpoint** checkpoint,
                                  uint32_t* incarnation) {
-  return guarded([&]() -> smon_result {
+  return guarded_result([&]() -> smon_result {
     if (config == nullptr || config->struct_size < sizeof(std::size_t) || checkpoint == nullptr) {
       return fail("smon_checkpoint_open: config is NULL or without its struct_size", SMON_INVALID_ARGUMENT);
     }
@@ -327,7 +312,7 @@ smon_capture smon_checkpoint_capture(smon_checkpoint* checkpoint, uint64_t step,
   if (!open->is_due(step)) return SMON_CAPTURE_NOT_DUE;
   const smon_token span = smon_begin(SMON_CHECKPOINT_SNAPSHOT, nullptr);
   smon_capture result = SMON_CAPTURE_SKIPPED;
-  (void)guarded([&] {
+  (void)guarded_result([&] {
     result = static_cast<smon_capture>(open->capture(step, open->addresses(addresses), stream));
     return SMON_OK;
   });
@@ -339,7 +324,7 @@ void smon_checkpoint_before_update(smon_checkpoint* checkpoint, uint64_t stream)
   Checkpoint* open = usable(checkpoint);
   if (open == nullptr || !open->is_copying()) return;
   const smon_token span = smon_begin(SMON_CHECKPOINT_WAIT, nullptr);
-  (void)guarded([&] {
+  (void)guarded_result([&] {
     open->before_update(stream);
     return SMON_OK;
   });

@@ -11,6 +11,7 @@
 #include <system_error>
 #include <utility>
 
+#include "api/c_interface.h"
 #include "base/background_thread.h"
 #include "base/process_state.h"
 #include "record/leftovers.h"
@@ -21,13 +22,6 @@ namespace {
 
 constexpr char kArenaDirectory[] = "/dev/shm";
 constexpr std::uint32_t kMaxAttempts = 10'000;
-
-template <std::size_t N>
-void copy_text(char (&target)[N], const std::string& text) {
-  const std::size_t size = std::min(text.size(), N - 1);
-  std::memcpy(target, text.data(), size);
-  std::memset(target + size, 0, N - size);
-}
 
 bool exists(const std::string& path) {
   return ::access(path.c_str(), F_OK) == 0;

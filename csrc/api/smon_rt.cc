@@ -8,6 +8,7 @@
 #include <string>
 #include <utility>
 
+#include "api/c_interface.h"
 #include "api/runtime.h"
 #include "api/version.h"
 #include "format/kind.h"
@@ -37,21 +38,6 @@ constexpr SpanIds kNoIds;
 /// Not copied: a copy reads in wide words what the caller has just written in narrow ones, and would have to wait.
 const SpanIds& to_ids(const smon_span_ids* ids) {
   return ids == nullptr ? kNoIds : *reinterpret_cast<const SpanIds*>(ids);
-}
-
-/// What a control function does when even an error cannot be put into words.
-template <typename Value, typename Function>
-Value guarded(Value otherwise, Function&& function) noexcept {
-  try {
-    return function();
-  } catch (...) {  // no memory
-    return otherwise;
-  }
-}
-
-template <typename Function>
-smon_result guarded_result(Function&& function) noexcept {
-  return guarded(SMON_UNAVAILABLE, std::forward<Function>(function));
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <string>
 
 namespace smon_rt {
 
@@ -13,6 +14,11 @@ struct Label {
 
   friend auto operator<=>(const Label&, const Label&) = default;
 };
+
+/// For people.
+inline std::string to_text(Label label) {
+  return "step " + std::to_string(label.step) + " of incarnation " + std::to_string(label.incarnation);
+}
 
 /// What every rank can make by itself, without a copy.
 inline constexpr Label kInitialState{0, 0};
