@@ -53,14 +53,20 @@ void KilledJob::start() {
 
 bool KilledJob::run_and_kill() {
   start();
-  // Into the restart as well as into training: mostly the latter.
+  // Into the restart as well as into training: mostly the latter. There after so many steps, not after a time: a
+  // slow machine gets as far as a fast one.
   if (random_() % 5 != 0) {
+    const auto steps = [this] { return store_->captures + store_->skips; };  // of all ranks
+    const std::uint64_t enough = steps() + random_() % (16 * kRanks);
     const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(60);
-    while (!store_->has_gone_on && !store_->has_failed && std::chrono::steady_clock::now() < deadline) {
+    while (!(store_->has_gone_on && steps() >= enough) && !store_->has_failed &&
+           std::chrono::steady_clock::now() < deadline) {
       std::this_thread::sleep_for(std::chrono::microseconds(200));
     }
+    std::this_thread::sleep_for(std::chrono::microseconds(random_() % 3000));
+  } else {
+    std::this_thread::sleep_for(std::chrono::microseconds(random_() % 40000));
   }
-  std::this_thread::sleep_for(std::chrono::microseconds(random_() % 40000));
   // The launcher kills the others a little later.
   std::shuffle(trainers_.begin(), trainers_.end(), random_);
   store_->is_killing = true;
